@@ -1,0 +1,1 @@
+"""Belljar: a code interpreter that you own. Every sandbox is a microVM."""

@@ -1,0 +1,57 @@
+"""What every part of the fleet works with: settings, paths, records, host facts and memory images. Made once per process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from belljar.fleet.images import ImageCache
+from belljar.settings import Settings
+from belljar.store.db import Records
+from belljar.store.layout import Layout
+from belljar.store.manifest import Manifest, SavedMachine
+from belljar.vm.host import HostFacts
+from belljar.vm.memory import MemoryImage
+from belljar.vm.spec import Shape
+
+
+@dataclass
+class Context:
+    """The fleet's shared pieces."""
+
+    settings: Settings
+    layout: Layout
+    records: Records
+    facts: HostFacts
+    images: ImageCache = field(default_factory=ImageCache)
+
+    @property
+    def uids(self) -> range | None:
+        """The uids that VMMs run under: one per sandbox where the server is root, the server's own elsewhere."""
+        if not self.facts.is_root:
+            return None
+        return range(self.settings.uid_base, self.settings.uid_base + self.settings.uid_count)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a new sandbox is to be, checked."""
+
+    env: Mapping[str, str]
+    metadata: Mapping[str, str]
+    expires_at: float | None
+    parent: str | None = None
+    origin_snapshot: str | None = None
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a machine starts from: a saved machine, and its memory as an image. Create, fork, restore and wake differ only in it."""
+
+    saved: SavedMachine
+    manifest: Manifest
+    image: MemoryImage
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.manifest.vcpus, self.manifest.memory_mib)

@@ -1,0 +1,47 @@
+"""What a sandbox costs the host, from the kernel's own accounts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from belljar.errors import AgentProtocol
+from belljar.store.manifest import folder_bytes
+from belljar.vm.memory import RamMapping, private_bytes
+
+
+def parse_stats(answer: dict[str, Any]) -> dict[str, Any]:
+    """The guest's own figures: groups of numbers, and nothing else is let through."""
+    parsed: dict[str, Any] = {}
+    for name, value in answer.items():
+        if isinstance(value, dict):
+            parsed[name] = {key: _number(inner) for key, inner in value.items()}
+        else:
+            parsed[name] = _number(value)
+    return parsed
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise AgentProtocol("the guest's statistics are not numbers")
+    return value
+
+
+def _rollup(pid: int) -> dict[str, int]:
+    lines = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
+    return {words[0].rstrip(":"): int(words[1]) << 10 for words in lines if len(words) > 1}
+
+
+def host_costs(ram: RamMapping, folder: Path) -> dict[str, Any]:
+    """Memory that only this machine uses (all of it, and the guest's part), CPU time, and disk space. Bytes and seconds."""
+    memory = _rollup(ram.pid)
+    fields = Path(f"/proc/{ram.pid}/stat").read_text().rpartition(")")[2].split()
+    ticks = int(fields[11]) + int(fields[12])
+    return {
+        "memory_private": memory.get("Private_Clean", 0) + memory.get("Private_Dirty", 0),
+        "memory_shared_in_part": memory.get("Pss", 0),
+        "guest_memory_private": private_bytes(ram),
+        "cpu_s": ticks / 100,
+        "disk": folder_bytes(folder),
+        "pid": ram.pid,
+    }

@@ -1,0 +1,272 @@
+"""One sandbox, as its user holds it: run programs, move files, pause, snapshot, fork, sleep, end.
+
+A handle attaches to its machine when it first needs to, and then is the machine's only user (`SandboxBusy` for others). Letting go
+leaves the machine running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from belljar.errors import BelljarError, DeadlineExceeded, SandboxGone, SandboxNotFound, WrongState
+from belljar.fleet.admission import check_fork_count, check_room
+from belljar.fleet.capturing import drop_sleep, fork_origin, put_to_sleep, sleep_origin, take_snapshot
+from belljar.fleet.checks import check_metadata
+from belljar.fleet.context import Context
+from belljar.fleet.costs import host_costs, parse_stats
+from belljar.fleet.files import Files
+from belljar.fleet.launching import ANSWER_DEADLINE_S, Running, check_restorable, enliven, set_clock, start_machine, take_lock
+from belljar.fleet.processes import Processes
+from belljar.store.db import SandboxRecord, SnapshotRecord
+from belljar.vm.link import Link
+from belljar.vm.machine import Machine, RunDir
+
+if TYPE_CHECKING:
+    from belljar.fleet.sandboxes import Fleet
+
+log = logging.getLogger(__name__)
+
+# How often a silent session is asked whether anyone is there, and how long the answer may take on a loaded host.
+KEEPALIVE_S = 20.0
+BUSY_WAIT_S = 5.0
+
+
+class Sandbox:
+    """A sandbox. `processes` and `files` are what its inside offers; everything else concerns the whole machine."""
+
+    def __init__(self, fleet: Fleet, context: Context, record: SandboxRecord, running: Running | None = None) -> None:
+        self.record = record
+        self._fleet = fleet
+        self._context = context
+        self._folder = context.layout.sandbox(record.id)
+        self._running: Running | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._moving = asyncio.Lock()
+        self.processes = Processes(self.link)
+        self.files = Files(self.link)
+        if running:
+            self._hold(running)
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    # -- attaching ----------------------------------------------------------------------------------------------------------
+
+    async def link(self) -> Link:
+        """The session with the agent; attaches first if need be."""
+        running = await self._attached()
+        if running.machine.state == "paused" or running.link is None:
+            raise WrongState(f"sandbox {self.id} is paused; resume it first")
+        if running.link.lost.done():
+            await self._reconnect(running)
+        return running.link
+
+    async def _reconnect(self, running: Running) -> None:
+        """A session that was lost, by a guest's bad bytes or its silence, is followed by a new one: the machine may be well."""
+        async with self._moving:
+            if running is self._running and running.link and running.link.lost.done():
+                running.link = await running.machine.link(ANSWER_DEADLINE_S)
+
+    async def _attached(self) -> Running:
+        if self._running is None:
+            async with self._moving:
+                if self._running is None:
+                    await self._attach()
+        if self._running is None:
+            raise SandboxGone(f"sandbox {self.id} has ended")
+        return self._running
+
+    async def _attach(self) -> None:
+        self.record = await asyncio.to_thread(self._context.records.get_sandbox, self.id)
+        if self.record.state == "hibernated":
+            raise WrongState(f"sandbox {self.id} is hibernated; wake it first")
+        if self.record.state not in ("running", "paused"):
+            raise SandboxGone(f"sandbox {self.id} is {self.record.state}: {self.record.reason or 'it has ended'}")
+        lock = await self._wait_for_lock()
+        machine: Machine | None = None
+        try:
+            machine = await Machine.adopt(RunDir(self._folder))
+            if machine.ended:
+                raise SandboxGone(await machine.post_mortem())
+            if self.record.state == "running" and machine.state == "paused":
+                await machine.resume()  # its last owner died in the middle of a capture
+            link = await machine.link(ANSWER_DEADLINE_S) if machine.state == "running" else None
+        except BaseException as problem:
+            if machine is not None:
+                await machine.release()
+            os.close(lock)
+            if isinstance(problem, SandboxGone):
+                await self._fleet.bury(self.id, problem.message)
+            raise
+        self._hold(Running(machine, link, lock))
+
+    async def _wait_for_lock(self) -> int:
+        waited = 0.0
+        while True:
+            try:
+                return take_lock(self._folder)
+            except BelljarError as problem:
+                if problem.code != "sandbox_busy" or waited >= BUSY_WAIT_S:
+                    raise
+            waited += 0.05
+            await asyncio.sleep(0.05)
+
+    def _hold(self, running: Running) -> None:
+        self._running = running
+        self._watcher = asyncio.create_task(self._watch(running), name=f"watch {self.id}")
+
+    async def _watch(self, running: Running) -> None:
+        """Notice a machine that ends, and a guest that no longer answers, so that nobody waits for either for ever."""
+        ended = asyncio.create_task(running.machine.wait_ended())
+        try:
+            while not ended.done():
+                await asyncio.wait([ended], timeout=KEEPALIVE_S)
+                if not ended.done() and running.machine.state == "running" and running.link:
+                    await _check_alive(running.link)
+            reason = ended.result()
+        finally:
+            ended.cancel()
+        log.warning("sandbox %s ended: %s", self.id, reason)
+        self._running, self._watcher = None, None
+        if running.link:
+            running.link.fail(SandboxGone(f"sandbox {self.id} ended: {reason}"))
+        await running.kill()
+        await self._fleet.bury(self.id, reason)
+
+    async def _let_go(self) -> Running | None:
+        if self._watcher:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+            self._watcher = None
+        running, self._running = self._running, None
+        return running
+
+    async def detach(self) -> None:
+        """Let go of the machine; it lives on."""
+        if running := await self._let_go():
+            await running.detach()
+
+    # -- moves --------------------------------------------------------------------------------------------------------------
+
+    async def _note(self, state: str, *, durable: bool = False) -> None:
+        self.record = await asyncio.to_thread(self._context.records.update_sandbox, self.id, state=state, durable=durable)
+
+    async def pause(self) -> None:
+        """Stop the whole machine between two instructions. It keeps its memory and costs no CPU."""
+        running = await self._attached()
+        async with self._moving:
+            if running.machine.state != "paused":
+                await running.machine.pause()
+                await self._note("paused")
+
+    async def resume(self) -> None:
+        """Let a paused sandbox run on, as if no time had passed but for the clock."""
+        running = await self._attached()
+        async with self._moving:
+            if running.machine.state != "running":
+                await running.machine.resume()
+                if running.link is None:
+                    running.link = await running.machine.link(ANSWER_DEADLINE_S)
+                await set_clock(running.link)
+                await self._note("running")
+
+    async def snapshot(self, metadata: Mapping[str, str] | None = None) -> SnapshotRecord:
+        """Save the whole machine for later; it runs on. Any number of sandboxes can be created from it."""
+        labels = check_metadata(metadata)
+        running = await self._attached()
+        async with self._moving:
+            return await take_snapshot(self._context, self.record, running.machine, labels)
+
+    async def fork(self, count: int = 1, metadata: Mapping[str, str] | None = None) -> list[Sandbox]:
+        """Children with this sandbox's memory, files and running processes of one instant. The parent runs on."""
+        check_fork_count(count)
+        labels = check_metadata(metadata)
+        running = await self._attached()
+        async with self._moving, fork_origin(self._context, self.record, running.machine, count) as origin:
+            return await self._fleet.launch_children(self.record, origin, count, labels)
+
+    async def hibernate(self) -> None:
+        """Save memory and devices to disk and end the machine: it costs no memory, and nothing is lost."""
+        record = await asyncio.to_thread(self._context.records.get_sandbox, self.id)
+        if record.state == "hibernated":
+            return
+        running = await self._attached()
+        async with self._moving:
+            await put_to_sleep(self._context, self.record, running.machine)
+            await self._note("hibernated", durable=True)
+            if held := await self._let_go():
+                await held.kill()
+
+    async def wake(self) -> None:
+        """Bring a hibernated sandbox back, as it was. Does nothing if it is awake."""
+        async with self._moving:
+            self.record = await asyncio.to_thread(self._context.records.get_sandbox, self.id)
+            if self.record.state in ("running", "paused"):
+                return
+            if self.record.state != "hibernated":
+                raise WrongState(f"sandbox {self.id} is {self.record.state} and cannot be woken")
+            await self._wake()
+
+    async def _wake(self) -> None:
+        record, context = self.record, self._context
+        lock = await self._wait_for_lock()
+        machine: Machine | None = None
+        try:
+            needed = (self._folder / "memory").stat().st_blocks * 512
+            await asyncio.to_thread(
+                check_room, context, machines=1, memory_mib=record.memory_mib, new_bytes=needed, disk_bytes=0
+            )
+            origin = await sleep_origin(context, record)
+            try:
+                check_restorable(context, origin.manifest)
+                machine = await start_machine(context, origin, record, self._folder)
+                # From here on the disk moves on and the saved memory is stale: the record must say so first.
+                await self._note("running", durable=True)
+                link = await enliven(machine, record, origin.manifest)
+            finally:
+                origin.image.close()
+        except BaseException:
+            if machine is not None:
+                await machine.kill()
+                if self.record.state == "running":
+                    await self._fleet.bury(self.id, "it did not answer after it was woken")
+            os.close(lock)
+            raise
+        await asyncio.to_thread(drop_sleep, self._folder)
+        self._hold(Running(machine, link, lock))
+
+    async def kill(self) -> None:
+        """End the sandbox and everything of it. Idempotent; whatever else is under way fails."""
+        try:
+            await self._fleet.kill(self.id)
+        except SandboxNotFound:
+            await self.abandon()
+
+    async def abandon(self) -> None:
+        """End the machine if this handle has it."""
+        if running := await self._let_go():
+            await running.kill()
+
+    # -- looking ------------------------------------------------------------------------------------------------------------
+
+    async def stats(self) -> dict[str, Any]:
+        """CPU, memory and disk as the guest sees them, and what they cost the host."""
+        link = await self.link()
+        guest = parse_stats(await link.request("stats", {}, timeout_s=ANSWER_DEADLINE_S))
+        running = await self._attached()
+        return {"guest": guest, "host": await asyncio.to_thread(host_costs, running.machine.ram(), self._folder)}
+
+
+async def _check_alive(link: Link) -> None:
+    """A guest that does not answer loses its session, so that whoever waits on it learns of it."""
+    try:
+        await link.ping(ANSWER_DEADLINE_S)
+    except DeadlineExceeded as silence:
+        link.fail(silence)
+    except BelljarError:
+        pass  # the link is lost already, and its users know

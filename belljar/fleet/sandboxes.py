@@ -1,0 +1,278 @@
+"""All sandboxes of this host: create them, find them again, end them.
+
+    create = admission -> origin (template or snapshot) -> record and folder -> restore -> thaw -> answer
+
+Nothing depends on this process: another one that opens the same home finds every sandbox and goes on with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import logging
+import math
+import os
+import secrets
+import time
+from collections.abc import Mapping
+
+from belljar.errors import BelljarError, InvalidInput, SandboxNotFound, SnapshotNotFound
+from belljar.fleet.admission import check_room, check_shape
+from belljar.fleet.checks import check_env, check_metadata
+from belljar.fleet.context import Context, Origin, Wish
+from belljar.fleet.images import ImageCache
+from belljar.fleet.launching import Running, discard, enliven, lay_out, remove_folder, start_machine, take_lock
+from belljar.fleet.origins import snapshot_origin, template_origin
+from belljar.fleet.pool import Pool
+from belljar.fleet.recovery import SweepReport, end_process, sweep
+from belljar.fleet.sandbox import Sandbox
+from belljar.settings import Settings
+from belljar.store.db import Records, SandboxRecord, SnapshotRecord
+from belljar.store.layout import Layout
+from belljar.store.manifest import Manifest
+from belljar.templates.kernel import build_kernel
+from belljar.vm.host import probe_host
+from belljar.vm.machine import Machine
+
+log = logging.getLogger(__name__)
+
+SWEEP_EVERY_S = 5.0
+MAX_TTL_S = 10 * 365 * 24 * 3600.0
+# Restores are short and mostly CPU: more at a time than this only makes each of them slower.
+PARALLEL_STARTS = max(2, (os.cpu_count() or 2))
+
+
+class Fleet:
+    """The sandboxes under one home. `open` it, and `aclose` it: the sandboxes live on."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._handles: dict[str, Sandbox] = {}
+        self._starts = asyncio.Semaphore(PARALLEL_STARTS)
+        self._pool = Pool(self, context)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def open(cls, settings: Settings, *, maintain: bool = True) -> Fleet:
+        """Open the home. With `maintain`, expired sandboxes are ended while this process lives; both kinds clean up once now."""
+        fleet = cls(await asyncio.to_thread(_make_context, settings))
+        await fleet.sweep()
+        if maintain:
+            fleet._tasks.append(asyncio.create_task(fleet._maintain(), name="maintain"))
+        return fleet
+
+    async def aclose(self) -> None:
+        """Let go of everything; sandboxes live on, machines started ahead do not."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._pool.aclose()
+        for sandbox in list(self._handles.values()):
+            await sandbox.detach()
+        self._context.images.close()
+        await asyncio.to_thread(self._context.records.close)
+
+    async def __aenter__(self) -> Fleet:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    # -- create -------------------------------------------------------------------------------------------------------------
+
+    async def create(
+        self,
+        template: str = "base",
+        *,
+        snapshot: str | None = None,
+        env: Mapping[str, str] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        ttl_s: float | None = None,
+        vcpus: int | None = None,
+        memory_mib: int | None = None,
+        disk_mib: int | None = None,
+    ) -> Sandbox:
+        """A new sandbox from a template, or from a snapshot. It has answered when this returns."""
+        wish = Wish(check_env(env or {}), check_metadata(metadata), _expiry(ttl_s), origin_snapshot=snapshot)
+        if snapshot is not None:
+            origin = await snapshot_origin(self._context, snapshot)
+        else:
+            origin = await template_origin(self._context, template)
+        try:
+            disk = check_shape(origin.manifest, vcpus, memory_mib, disk_mib)
+            if snapshot is None and disk == origin.manifest.disk_mib and (ready := await self._pool.take(origin, wish)):
+                return ready
+            return await self.launch(origin, wish, disk)
+        finally:
+            origin.image.close()
+
+    async def launch(self, origin: Origin, wish: Wish, disk_mib: int) -> Sandbox:
+        """Start a machine and wait for its first answer; on failure nothing of it is left."""
+        record, machine, lock = await self.prepare(origin, wish, disk_mib, state="creating")
+        try:
+            link = await enliven(machine, record, origin.manifest)
+            record = await asyncio.to_thread(self._context.records.update_sandbox, record.id, state="running")
+        except BaseException:
+            await discard(self._context, record.id, machine, lock)
+            raise
+        return self.hold(record, Running(machine, link, lock))
+
+    async def prepare(self, origin: Origin, wish: Wish, disk_mib: int, *, state: str) -> tuple[SandboxRecord, Machine, int]:
+        """Record, folder and a paused machine in it, for one new sandbox."""
+        context, manifest = self._context, origin.manifest
+        await asyncio.to_thread(
+            check_room,
+            context,
+            machines=1,
+            memory_mib=manifest.memory_mib,
+            new_bytes=0,
+            disk_bytes=origin.saved.disk.stat().st_blocks * 512,
+        )
+        record = await asyncio.to_thread(self._insert, manifest, wish, disk_mib, state)
+        machine: Machine | None = None
+        lock: int | None = None
+        try:
+            folder = context.layout.sandbox(record.id)
+            folder.mkdir(mode=0o700)
+            lock = take_lock(folder)
+            async with self._starts:
+                await asyncio.to_thread(lay_out, origin, folder, disk_mib)
+                machine = await start_machine(context, origin, record, folder)
+        except BaseException:
+            await discard(context, record.id, machine, lock)
+            raise
+        return record, machine, lock
+
+    def _insert(self, manifest: Manifest, wish: Wish, disk_mib: int, state: str) -> SandboxRecord:
+        record = SandboxRecord(
+            id=f"sb-{secrets.token_hex(8)}",
+            template=manifest.template,
+            template_digest=manifest.template_digest,
+            state=state,
+            created_at=time.time(),
+            vcpus=manifest.vcpus,
+            memory_mib=manifest.memory_mib,
+            disk_mib=disk_mib,
+            origin_snapshot=wish.origin_snapshot,
+            parent=wish.parent,
+            expires_at=wish.expires_at,
+            metadata=wish.metadata,
+            env=wish.env,
+        )
+        return self._context.records.insert_sandbox(record, uids=self._context.uids)
+
+    def hold(self, record: SandboxRecord, running: Running) -> Sandbox:
+        sandbox = self._handles[record.id] = Sandbox(self, self._context, record, running)
+        return sandbox
+
+    async def launch_children(
+        self, parent: SandboxRecord, origin: Origin, count: int, metadata: Mapping[str, str]
+    ) -> builtins.list[Sandbox]:
+        """All children, or none: if one cannot be started, the others are ended again."""
+        wish = Wish(parent.env, {**parent.metadata, **metadata}, parent.expires_at, parent=parent.id)
+        starts = [self.launch(origin, wish, parent.disk_mib) for _ in range(count)]
+        outcomes = await asyncio.gather(*starts, return_exceptions=True)
+        children = [child for child in outcomes if isinstance(child, Sandbox)]
+        failures = [problem for problem in outcomes if isinstance(problem, BaseException)]
+        if failures:
+            await asyncio.gather(*(child.kill() for child in children), return_exceptions=True)
+            raise failures[0]
+        return children
+
+    async def filled(self, template: str) -> None:
+        """Wait until as many machines of a template as the settings ask for are started ahead."""
+        origin = await template_origin(self._context, template)
+        try:
+            await self._pool.fill(origin)
+        finally:
+            origin.image.close()
+
+    # -- find ---------------------------------------------------------------------------------------------------------------
+
+    async def get(self, sandbox_id: str) -> Sandbox:
+        """The sandbox with that id; nothing is attached or woken by asking."""
+        if not isinstance(sandbox_id, str):
+            raise InvalidInput(f"a sandbox id is text, not {type(sandbox_id).__name__}")
+        record = await asyncio.to_thread(self._context.records.find_sandbox, sandbox_id)
+        if record is None or record.state in ("creating", "pooled"):
+            raise SandboxNotFound(f"no sandbox {sandbox_id[:80]!r}; `belljar ps` shows those there are")
+        if sandbox_id not in self._handles:
+            self._handles[sandbox_id] = Sandbox(self, self._context, record)
+        return self._handles[sandbox_id]
+
+    async def list(self, metadata: Mapping[str, str] | None = None) -> builtins.list[SandboxRecord]:
+        """All sandboxes, oldest first, or those that carry all of `metadata`."""
+        found = await asyncio.to_thread(self._context.records.list_sandboxes, metadata=check_metadata(metadata))
+        return [record for record in found if record.state not in ("creating", "pooled")]
+
+    # -- end ----------------------------------------------------------------------------------------------------------------
+
+    async def kill(self, sandbox_id: str) -> None:
+        """End a sandbox and everything of it, whoever is attached. Raises SandboxNotFound if there is none."""
+        handle = await self.get(sandbox_id)
+        await handle.abandon()
+        await self.erase(sandbox_id)
+
+    async def erase(self, sandbox_id: str) -> None:
+        """No process, no folder, no record: in that order, so that an interrupted end can be finished by the next sweep."""
+        folder = self._context.layout.sandbox(sandbox_id)
+        await end_process(folder)
+        await asyncio.to_thread(remove_folder, folder)
+        await asyncio.to_thread(self._context.records.delete_sandbox, sandbox_id)
+        self._handles.pop(sandbox_id, None)
+
+    async def bury(self, sandbox_id: str, reason: str) -> None:
+        """Keep the record of a sandbox that died, with the reason, and free everything else of it."""
+        await end_process(self._context.layout.sandbox(sandbox_id))
+        try:
+            await asyncio.to_thread(self._context.records.update_sandbox, sandbox_id, state="dead", reason=reason[:4000])
+        except SandboxNotFound:
+            pass  # killed at the same moment
+        await asyncio.to_thread(remove_folder, self._context.layout.sandbox(sandbox_id))
+
+    async def sweep(self) -> SweepReport:
+        """End what has expired, and remove what belongs to nobody."""
+        return await sweep(self._context, self)
+
+    async def _maintain(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_EVERY_S)
+            try:
+                await self.sweep()
+            except BelljarError as problem:
+                log.warning("clean-up failed and is tried again: %s", problem.message)
+
+    # -- snapshots ----------------------------------------------------------------------------------------------------------
+
+    async def snapshots(self, metadata: Mapping[str, str] | None = None) -> builtins.list[SnapshotRecord]:
+        return await asyncio.to_thread(self._context.records.list_snapshots, metadata=check_metadata(metadata))
+
+    async def remove_snapshot(self, snapshot_id: str) -> None:
+        """Remove a snapshot; sandboxes made from it go on."""
+        if not isinstance(snapshot_id, str) or not await asyncio.to_thread(self._context.records.delete_snapshot, snapshot_id):
+            raise SnapshotNotFound(f"no snapshot {snapshot_id!r}; `belljar snapshot list` shows those there are")
+        self._context.images.forget(f"snapshot {snapshot_id}")
+        await asyncio.to_thread(remove_folder, self._context.layout.snapshot(snapshot_id))
+
+
+def _make_context(settings: Settings) -> Context:
+    layout = Layout(settings.home)
+    layout.prepare()
+    kernel = build_kernel(layout, log.info)
+    facts = probe_host(
+        qemu_name=settings.qemu,
+        wanted=settings.accel,
+        jail=settings.jail,
+        kernel=kernel.vmlinuz,
+        initrd=kernel.initrd,
+        cache=layout.host_facts,
+    )
+    return Context(settings, layout, Records(layout.database), facts, ImageCache())
+
+
+def _expiry(ttl_s: float | None) -> float | None:
+    if ttl_s is None:
+        return None
+    if isinstance(ttl_s, bool) or not isinstance(ttl_s, int | float) or math.isnan(ttl_s) or not 0 < ttl_s <= MAX_TTL_S:
+        raise InvalidInput(f"ttl_s must be a number of seconds, more than 0 and at most ten years, not {ttl_s!r}")
+    return time.time() + ttl_s

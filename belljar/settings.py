@@ -1,0 +1,162 @@
+"""Every setting of Belljar in one table: environment variable, key in the configuration file, default, help.
+
+Read once into a frozen value. Stronger first: an override (a command line flag), the environment,
+`$BELLJAR_HOME/config.toml`, the default. A bad value is an error that names the setting and where it came from; an unknown key
+in the file is an error too, because a misspelt limit that is silently ignored is worse than none.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from belljar.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What this process runs with."""
+
+    home: Path
+    recipes: Path
+    accel: str
+    qemu: str
+    pool_size: int
+    host_memory_reserve_mib: int
+    host_disk_reserve_mib: int
+    memory_oversubscription: float
+    uid_base: int
+    uid_count: int
+    jail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row. `key` is the field of Settings and the key in config.toml; `parse` raises ValueError with a reason."""
+
+    key: str
+    default: Any
+    parse: Callable[[object], Any]
+    help: str
+
+    @property
+    def env(self) -> str:
+        return "BELLJAR_" + self.key.upper()
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError("expected a text that is not empty")
+    return value
+
+
+def _directory(value: object) -> Path:
+    path = Path(_text(value)).expanduser()
+    if not path.is_absolute():
+        raise ValueError("expected an absolute path")
+    return path
+
+
+def _one_of(*words: str) -> Callable[[object], str]:
+    def parse(value: object) -> str:
+        if value not in words:
+            raise ValueError(f"expected one of {', '.join(words)}")
+        return str(value)
+
+    return parse
+
+
+def _whole(low: int, high: int) -> Callable[[object], int]:
+    def parse(value: object) -> int:
+        if isinstance(value, str) and value.strip().lstrip("+-").isdecimal() and len(value) <= 20:
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise ValueError(f"expected a whole number from {low} to {high}")
+        return value
+
+    return parse
+
+
+def _real(low: float, high: float) -> Callable[[object], float]:
+    def parse(value: object) -> float:
+        reason = f"expected a number from {low:g} to {high:g}"
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            raise ValueError(reason)
+        try:
+            number = float(value)
+        except ValueError:
+            raise ValueError(reason) from None
+        if not low <= number <= high:  # also refuses NaN
+            raise ValueError(reason)
+        return number
+
+    return parse
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting("home", "~/.local/share/belljar", _directory, "where kernels, images, snapshots and sandboxes are kept"),
+    Setting("recipes", str(Path(__file__).resolve().parent.parent / "templates"), _directory, "the folder of template recipes"),
+    Setting("accel", "auto", _one_of("auto", "kvm", "tcg"), "accelerator; auto uses kvm where a guest really boots under it"),
+    Setting("qemu", "qemu-system-x86_64", _text, "name or path of the QEMU program"),
+    Setting("pool_size", 0, _whole(0, 1000), "machines kept started ahead for each template in use"),
+    Setting("host_memory_reserve_mib", 512, _whole(0, 2**24), "memory that sandboxes leave to the host"),
+    Setting("host_disk_reserve_mib", 1024, _whole(0, 2**30), "disk space that sandboxes leave to the host"),
+    Setting("memory_oversubscription", 8.0, _real(1, 1000), "guest memory promised in all, as a multiple of the host's"),
+    Setting("uid_base", 1_900_000_000, _whole(1000, 2**32 - 2), "first user id for machines, one each, when root starts them"),
+    Setting("uid_count", 50_000, _whole(1, 2**31), "how many user ids, from uid_base on, machines may use"),
+    Setting("jail", "auto", _one_of("auto", "off"), "confine each QEMU to its own files; off only to look for faults"),
+)
+
+CONFIG_FILE = "config.toml"
+
+
+def load_settings(environ: Mapping[str, str] | None = None, overrides: Mapping[str, object] | None = None) -> Settings:
+    """The settings in force. An empty environment variable counts as unset; an override of None too."""
+    environ = os.environ if environ is None else environ
+    given = {key: value for key, value in (overrides or {}).items() if value is not None}
+    table = {setting.key: setting for setting in SETTINGS}
+    if unknown := sorted(given.keys() - table.keys()):
+        raise InvalidInput(f"there is no setting {unknown[0]!r}", setting=unknown[0])
+
+    def value_of(setting: Setting, from_file: Mapping[str, object], file: Path | None) -> Any:
+        if setting.key in given:
+            return _parsed(setting, given[setting.key], f"option {setting.key}")
+        if environ.get(setting.env):
+            return _parsed(setting, environ[setting.env], setting.env)
+        if setting.key in from_file:
+            return _parsed(setting, from_file[setting.key], f"{setting.key} in {file}")
+        return _parsed(setting, setting.default, f"default of {setting.key}")
+
+    home: Path = value_of(table["home"], {}, None)
+    file = home / CONFIG_FILE
+    from_file = _read_file(file, table.keys() - {"home"})
+    values = {key: value_of(setting, from_file, file) for key, setting in table.items() if key != "home"}
+    settings = Settings(home=home, **values)
+    if settings.uid_base + settings.uid_count > 2**32 - 2:
+        raise InvalidInput("uid_base + uid_count goes past the last user id; lower one of them", setting="uid_count")
+    return settings
+
+
+def _parsed(setting: Setting, value: object, source: str) -> Any:
+    try:
+        return setting.parse(value)
+    except ValueError as problem:
+        shown = repr(value)[:80]
+        raise InvalidInput(f"{source} is {shown}: {problem} ({setting.help})", setting=setting.key) from None
+
+
+def _read_file(file: Path, known: set[str]) -> Mapping[str, object]:
+    try:
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+        raise InvalidInput(f"{file} cannot be read: {problem}", setting=CONFIG_FILE) from problem
+    if unknown := sorted(content.keys() - known):
+        message = f"{file}: there is no setting {unknown[0]!r}; known are {', '.join(sorted(known))}"
+        raise InvalidInput(message, setting=unknown[0])
+    return content

@@ -1,0 +1,1 @@
+"""Everything Belljar keeps on disk."""

@@ -1,0 +1,271 @@
+"""Owners that are killed, machines that die, and what is left behind: everything is found again or cleaned away."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from belljar.errors import SandboxBusy, SandboxGone
+from belljar.fleet import recovery
+from belljar.fleet.sandbox import Sandbox
+from belljar.fleet.sandboxes import Fleet
+from belljar.settings import Settings
+from belljar.vm.machine import read_record
+from belljar.vm.process import start_time
+from tests.conftest import CreateSandbox, said
+
+# Another owner of the same home: does what it is told, says so, and waits to be killed.
+OWNER = """
+import asyncio, dataclasses, sys
+from pathlib import Path
+from belljar.settings import load_settings
+from belljar.fleet.sandboxes import Fleet
+
+async def main():
+    settings = dataclasses.replace(load_settings(), home=Path(sys.argv[1]), pool_size=int(sys.argv[3]))
+    fleet = await Fleet.open(settings)
+    {body}
+    print("READY", flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def start_owner(settings: Settings, body: str, *arguments: str, pool: int = 0) -> subprocess.Popen[str]:
+    code = OWNER.replace("{body}", body)
+    argv = [sys.executable, "-c", code, str(settings.home), arguments[0] if arguments else "", str(pool)]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+
+
+async def read_line(owner: subprocess.Popen[str]) -> str:
+    assert owner.stdout
+    async with asyncio.timeout(120):
+        return (await asyncio.to_thread(owner.stdout.readline)).strip()
+
+
+def kill_9(owner: subprocess.Popen[str]) -> None:
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
+
+
+def folder_of(settings: Settings, sandbox_id: str) -> Path:
+    return settings.home / "sandboxes" / sandbox_id
+
+
+async def test_a_sandbox_survives_the_kill_9_of_its_owner_with_processes_and_output(fleet: Fleet, settings: Settings) -> None:
+    body = """
+    sandbox = await fleet.create(env={"KEPT": "yes"})
+    process = await sandbox.processes.start("n=0; while true; do n=$((n+1)); echo tick $n; sleep 0.1; done", background=True)
+    print(sandbox.id, process.id, flush=True)"""
+    owner = start_owner(settings, body)
+    sandbox_id, process_id = (await read_line(owner)).split()
+    assert await read_line(owner) == "READY"
+    kill_9(owner)
+
+    sandbox = await fleet.get(sandbox_id)
+    assert await said(sandbox, "echo $KEPT") == "yes"
+    process = await sandbox.processes.attach(process_id)
+    seen = b""
+    async for output in process:
+        seen += output.data
+        if seen.count(b"\n") > 12:
+            break
+    await process.detach()
+    ticks = [int(line.split()[1]) for line in seen.decode().split("\n")[:-1]]
+    assert ticks == list(range(1, len(ticks) + 1)), "output was lost when the owner died"
+    (child,) = await sandbox.fork()
+    assert process_id in {process.id for process in await child.processes.list() if process.running}
+    await child.kill()
+    await sandbox.hibernate()
+    await sandbox.wake()
+    await sandbox.kill()
+
+
+async def test_a_foreground_process_runs_on_without_its_owner_and_can_be_attached(fleet: Fleet, settings: Settings) -> None:
+    body = """
+    sandbox = await fleet.create()
+    process = await sandbox.processes.start("sleep 2; echo done at last; sleep 600")
+    print(sandbox.id, process.id, flush=True)"""
+    owner = start_owner(settings, body)
+    sandbox_id, process_id = (await read_line(owner)).split()
+    kill_9(owner)
+    sandbox = await fleet.get(sandbox_id)
+    process = await sandbox.processes.attach(process_id)
+    async with asyncio.timeout(60):
+        output = await anext(aiter(process))
+    assert output.data == b"done at last\n"
+    await process.kill()
+    await sandbox.kill()
+
+
+async def test_an_owner_killed_in_the_middle_of_anything_leaves_a_sandbox_that_works(fleet: Fleet, settings: Settings) -> None:
+    body = """
+    sandbox = await fleet.create()
+    await sandbox.files.write("/workspace/kept", "kept")
+    print(sandbox.id, flush=True)
+    while True:
+        for child in await sandbox.fork(2):
+            await child.kill()
+        await fleet.remove_snapshot((await sandbox.snapshot()).id)"""
+    for delay in (0.3, 0.8, 1.5):
+        owner = start_owner(settings, body)
+        sandbox_id = await read_line(owner)
+        await asyncio.sleep(delay)
+        kill_9(owner)
+        sandbox = await fleet.get(sandbox_id)
+        assert await said(sandbox, "cat /workspace/kept") == "kept"
+        await sandbox.kill()
+    await asyncio.sleep(recovery.GRACE_S + 0.5)
+    await fleet.sweep()
+    for record in await fleet.list():
+        if record.parent:
+            await fleet.kill(record.id)
+    known = {record.id for record in await fleet.list()}
+    left = [path.name for path in (settings.home / "sandboxes").iterdir() if path.name not in known]
+    assert left == []
+    assert [path.name for path in (settings.home / "tmp").iterdir() if path.name.startswith(("fork-", "snapshot-"))] == []
+
+
+async def test_machines_started_ahead_do_not_outlive_their_owner_for_long(fleet: Fleet, settings: Settings) -> None:
+    owner = start_owner(settings, "await (await fleet.create()).kill(); await fleet.filled('base')", pool=2)
+    assert await read_line(owner) == "READY"
+    kill_9(owner)
+    folders = [path for path in (settings.home / "sandboxes").iterdir() if (record := read_record(path)) and record.alive]
+    await asyncio.sleep(recovery.GRACE_S + 0.5)
+    report = await fleet.sweep()
+    assert len(report.interrupted) >= 2, report
+    assert not [path for path in folders if path.name in report.interrupted and path.exists()]
+
+
+async def test_only_one_process_uses_a_sandbox_at_a_time(sandbox: Sandbox, settings: Settings) -> None:
+    await said(sandbox, "true")
+    async with await Fleet.open(settings, maintain=False) as other:
+        second = await other.get(sandbox.id)
+        with pytest.raises(SandboxBusy, match=str(os.getpid())):
+            await second.processes.run("true")
+        await sandbox.detach()
+        assert await said(second, "echo mine now") == "mine now"
+        await second.detach()
+    assert await said(sandbox, "echo back again") == "back again"
+
+
+async def test_a_machine_that_is_killed_is_noticed_explained_and_cleaned_up(create: CreateSandbox, fleet: Fleet, settings: Settings) -> None:
+    sandbox = await create()
+    pid = (await sandbox.stats())["host"]["pid"]
+    waiting = asyncio.create_task(sandbox.processes.run("sleep 600"))
+    await asyncio.sleep(0.3)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(SandboxGone):
+        async with asyncio.timeout(30):
+            await waiting
+    with pytest.raises(SandboxGone):
+        await sandbox.processes.run("true")
+    async with asyncio.timeout(30):
+        while folder_of(settings, sandbox.id).exists():
+            await asyncio.sleep(0.05)
+    record = next(record for record in await fleet.list() if record.id == sandbox.id)
+    assert record.state == "dead" and record.reason
+
+
+async def test_a_machine_that_died_while_nobody_looked_is_found_by_the_sweep(create: CreateSandbox, fleet: Fleet, settings: Settings) -> None:
+    sandbox = await create()
+    pid = (await sandbox.stats())["host"]["pid"]
+    await sandbox.detach()
+    os.kill(pid, signal.SIGKILL)
+    while start_time(pid) is not None:
+        await asyncio.sleep(0.01)
+    report = await fleet.sweep()
+    assert sandbox.id in report.died
+    with pytest.raises(SandboxGone, match="gone"):
+        await (await fleet.get(sandbox.id)).processes.run("true")
+
+
+async def test_a_folder_without_a_record_loses_its_process_and_goes(create: CreateSandbox, fleet: Fleet, settings: Settings) -> None:
+    sandbox = await create()
+    pid = (await sandbox.stats())["host"]["pid"]
+    await sandbox.detach()
+    fleet._context.records.delete_sandbox(sandbox.id)
+    report = await fleet.sweep()
+    assert sandbox.id in report.orphans
+    assert start_time(pid) is None
+    assert not folder_of(settings, sandbox.id).exists()
+
+
+async def test_a_frozen_vmm_meets_a_deadline_and_can_be_killed(create: CreateSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    from belljar.errors import DeadlineExceeded
+
+    sandbox = await create()
+    pid = (await sandbox.stats())["host"]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(DeadlineExceeded):
+        await sandbox.pause()
+    await sandbox.kill()
+    assert start_time(pid) is None
+
+
+async def test_an_expired_sandbox_ends_even_if_nobody_was_there_when_its_time_ran_out(settings: Settings) -> None:
+    async with await Fleet.open(settings, maintain=False) as first:
+        sandbox = await first.create(ttl_s=1)
+        pid = (await sandbox.stats())["host"]["pid"]
+    await asyncio.sleep(1.1)
+    assert start_time(pid) is not None
+    async with await Fleet.open(settings, maintain=False) as later:
+        assert sandbox.id not in {record.id for record in await later.list()}
+    assert start_time(pid) is None
+
+
+async def test_a_damaged_database_says_what_to_do(tmp_path: Path) -> None:
+    from belljar.errors import HostSetup
+    from belljar.store.db import Records
+
+    (tmp_path / "belljar.db").write_bytes(b"this is no database" * 100)
+    with pytest.raises(HostSetup, match="move it away"):
+        Records(tmp_path / "belljar.db")
+
+
+async def test_a_missing_file_of_a_snapshot_is_a_typed_error(sandbox: Sandbox, fleet: Fleet, settings: Settings) -> None:
+    snapshot = await sandbox.snapshot()
+    (settings.home / "snapshots" / snapshot.id / "devices.state").unlink()
+    from belljar.errors import HostSetup
+
+    before = len(await fleet.list())
+    with pytest.raises(HostSetup, match=r"devices\.state"):
+        await fleet.create(snapshot=snapshot.id)
+    assert len(await fleet.list()) == before
+    await fleet.remove_snapshot(snapshot.id)
+
+
+async def test_device_state_that_is_damaged_fails_typed_and_leaves_nothing(sandbox: Sandbox, fleet: Fleet, settings: Settings) -> None:
+    from belljar.errors import BelljarError
+
+    snapshot = await sandbox.snapshot()
+    file = settings.home / "snapshots" / snapshot.id / "devices.state"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    before = sorted((settings.home / "sandboxes").iterdir())
+    with pytest.raises(BelljarError):
+        await fleet.create(snapshot=snapshot.id)
+    assert sorted((settings.home / "sandboxes").iterdir()) == before
+    await fleet.remove_snapshot(snapshot.id)
+
+
+async def test_a_lock_is_released_with_its_holder(tmp_path: Path) -> None:
+    from belljar.fleet.launching import take_lock
+
+    code = "import sys; from pathlib import Path; from belljar.fleet.launching import take_lock\n"
+    code += "take_lock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+    holder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert await read_line(holder) == "held"
+    with pytest.raises(SandboxBusy, match=str(holder.pid)):
+        take_lock(tmp_path)
+    kill_9(holder)
+    began = time.monotonic()
+    os.close(take_lock(tmp_path))
+    assert time.monotonic() - began < 60
