@@ -28,9 +28,12 @@ async def examine(args: argparse.Namespace) -> int:
     if args.json:
         print(render_json(report.to_json()))
     else:
-        rows = [(row.check, row.verdict, row.value, row.advice) for row in report.rows]
-        print(render_table(("CHECK", "", "FOUND", "ADVICE"), rows))
-        print("\nIsolation:")
-        for line in report.isolation:
-            print(f"  {line}")
+        print(render_table(("CHECK", "", "FOUND"), [(row.check, row.verdict, row.value) for row in report.rows]))
+        _print_part("What would help:", [f"{row.check}: {row.advice}" for row in report.rows if row.advice])
+        _print_part("Isolation:", report.isolation)
     return report.exit_code
+
+
+def _print_part(title: str, lines: list[str]) -> None:
+    if lines:
+        print("", title, *(f"  {line}" for line in lines), sep="\n")

@@ -24,7 +24,7 @@ MOVES = {
 def register(commands: Commands) -> None:
     create = commands.add_parser("create", help="create a sandbox and print its id")
     origin = create.add_mutually_exclusive_group()
-    origin.add_argument("--template", default="base", help="default: base")
+    origin.add_argument("--template", metavar="NAME", help="default: base")
     origin.add_argument("--snapshot", metavar="ID", help="start from this snapshot instead of a template")
     create.add_argument("--ttl", type=float, metavar="S", help="seconds after which it may be removed")
     create.add_argument("--vcpus", type=int, metavar="N")
@@ -72,7 +72,7 @@ async def create_sandbox(args: argparse.Namespace) -> int:
     env, metadata = parse_pairs(args.env, "--env"), parse_pairs(args.metadata, "--metadata")
     async with open_fleet() as fleet:
         sandbox = await fleet.create(
-            args.template,
+            args.template or "base",
             snapshot=args.snapshot,
             env=env,
             metadata=metadata,

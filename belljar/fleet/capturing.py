@@ -76,9 +76,7 @@ async def fork_origin(context: Context, record: SandboxRecord, machine: Machine,
             taken.image.close()
 
 
-async def take_snapshot(
-    context: Context, record: SandboxRecord, machine: Machine, metadata: Mapping[str, str]
-) -> SnapshotRecord:
+async def take_snapshot(context: Context, record: SandboxRecord, machine: Machine, metadata: Mapping[str, str]) -> SnapshotRecord:
     """Save a live sandbox for ever. It runs on as soon as its private memory and disk are copied."""
     folder = context.layout.sandbox(record.id)
     await _check_capture(context, machine, folder, machines=0, keep_disk=True)
@@ -87,9 +85,7 @@ async def take_snapshot(
         saved = SavedMachine(place.path)
         taken = await _capture(machine, folder, place.path, SavedMachine(folder).disk, resume=True)
         try:
-            await asyncio.to_thread(
-                _write_saved, context, saved, taken, SavedMachine(folder), manifest_of(context, record, folder)
-            )
+            await asyncio.to_thread(_write_saved, context, saved, taken, SavedMachine(folder), manifest_of(context, record, folder))
         finally:
             taken.image.close()
         size = await asyncio.to_thread(folder_bytes, place.path)
@@ -125,9 +121,7 @@ async def put_to_sleep(context: Context, record: SandboxRecord, machine: Machine
     try:
         taken = await _capture(machine, folder, new, None, resume=False)
         try:
-            await asyncio.to_thread(
-                _write_sleep, context, SavedMachine(new), taken, folder, manifest_of(context, record, folder)
-            )
+            await asyncio.to_thread(_write_sleep, context, SavedMachine(new), taken, folder, manifest_of(context, record, folder))
         finally:
             taken.image.close()
         await asyncio.to_thread(publish, new, sleep)
@@ -148,6 +142,7 @@ async def sleep_origin(context: Context, record: SandboxRecord) -> Origin:
     """What a sleeping sandbox wakes from."""
     saved = SavedMachine(context.layout.sandbox(record.id) / SLEEP)
     manifest = await asyncio.to_thread(saved.read_manifest)
+    await asyncio.to_thread(saved.check_complete)
     image = await asyncio.to_thread(load_image, saved.memory, manifest.memory_mib << 20, saved.pages, saved.pagemap)
     return Origin(saved, manifest, image)
 

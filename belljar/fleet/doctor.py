@@ -93,7 +93,12 @@ def _programs(report: Report) -> None:
     for program, package, needed in (("mke2fs", "e2fsprogs", True), ("mmdebstrap", "mmdebstrap", False)):
         found = shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin")
         why = "needed to build templates"
-        report.add(program, "ok" if found else "fail" if needed else "warn", found or "missing", "" if found else f"{why}: install {package}")
+        report.add(
+            program,
+            "ok" if found else "fail" if needed else "warn",
+            found or "missing",
+            "" if found else f"{why}: install {package}",
+        )
 
 
 def _host(report: Report, settings: Settings, progress: Progress) -> HostFacts | None:

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import fcntl
 import os
 import shutil
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from belljar.errors import SandboxBusy, SandboxGone, SnapshotMismatch
+from belljar.errors import HostDiskShort, HostError, SandboxBusy, SandboxGone, SnapshotMismatch
 from belljar.fleet.context import Context, Origin
 from belljar.store.db import SandboxRecord
 from belljar.store.manifest import Manifest, SavedMachine
@@ -66,6 +69,17 @@ def check_restorable(context: Context, manifest: Manifest) -> None:
         raise SnapshotMismatch(
             f"this saved machine cannot be restored here: {difference}. Restore it where it was made, or make it again here."
         )
+
+
+@contextmanager
+def host_trouble(what: str) -> Iterator[None]:
+    """What the host's file system refuses becomes an error of ours."""
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise HostDiskShort(f"{what}: the host's disk is full; remove snapshots or sandboxes") from problem
+        raise HostError(f"{what}: {problem}") from problem
 
 
 def take_lock(folder: Path) -> int:

@@ -72,9 +72,7 @@ class Pool:
 
     def _refill(self, origin: Origin) -> None:
         digest = origin.manifest.template_digest
-        missing = (
-            self._context.settings.pool_size - len(self._ready.setdefault(digest, deque())) - self._starting.get(digest, 0)
-        )
+        missing = self._context.settings.pool_size - len(self._ready.setdefault(digest, deque())) - self._starting.get(digest, 0)
         for _ in range(missing):
             self._starting[digest] = self._starting.get(digest, 0) + 1
             task = asyncio.create_task(self._add(origin.saved, origin.manifest, origin.image.duplicate()), name="pool")

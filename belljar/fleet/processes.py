@@ -187,9 +187,7 @@ class Processes:
             process.end_by(asyncio.get_running_loop().time() + timeout_s + TIMEOUT_GRACE_S, timeout_s)
         return process
 
-    async def attach(
-        self, process_id: str, *, stdout_offset: int | None = None, stderr_offset: int | None = None
-    ) -> Process:
+    async def attach(self, process_id: str, *, stdout_offset: int | None = None, stderr_offset: int | None = None) -> Process:
         """Join a process that is there already, taking it over from whoever had it; reads from the oldest byte kept, or from
         the offsets given."""
         params = {"id": _check_id(process_id), "stdout_offset": stdout_offset, "stderr_offset": stderr_offset}

@@ -19,7 +19,16 @@ from belljar.fleet.checks import check_metadata
 from belljar.fleet.context import Context
 from belljar.fleet.costs import host_costs, parse_stats
 from belljar.fleet.files import Files
-from belljar.fleet.launching import ANSWER_DEADLINE_S, Running, check_restorable, enliven, set_clock, start_machine, take_lock
+from belljar.fleet.launching import (
+    ANSWER_DEADLINE_S,
+    Running,
+    check_restorable,
+    enliven,
+    host_trouble,
+    set_clock,
+    start_machine,
+    take_lock,
+)
 from belljar.fleet.processes import Processes
 from belljar.store.db import SandboxRecord, SnapshotRecord
 from belljar.vm.link import Link
@@ -180,15 +189,18 @@ class Sandbox:
         labels = check_metadata(metadata)
         running = await self._attached()
         async with self._moving:
-            return await take_snapshot(self._context, self.record, running.machine, labels)
+            with host_trouble("the snapshot could not be written"):
+                return await take_snapshot(self._context, self.record, running.machine, labels)
 
     async def fork(self, count: int = 1, metadata: Mapping[str, str] | None = None) -> list[Sandbox]:
         """Children with this sandbox's memory, files and running processes of one instant. The parent runs on."""
         check_fork_count(count)
         labels = check_metadata(metadata)
         running = await self._attached()
-        async with self._moving, fork_origin(self._context, self.record, running.machine, count) as origin:
-            return await self._fleet.launch_children(self.record, origin, count, labels)
+        async with self._moving:
+            with host_trouble("the fork could not be staged"):
+                async with fork_origin(self._context, self.record, running.machine, count) as origin:
+                    return await self._fleet.launch_children(self.record, origin, count, labels)
 
     async def hibernate(self) -> None:
         """Save memory and devices to disk and end the machine: it costs no memory, and nothing is lost."""
@@ -197,7 +209,8 @@ class Sandbox:
             return
         running = await self._attached()
         async with self._moving:
-            await put_to_sleep(self._context, self.record, running.machine)
+            with host_trouble("the sleeping machine could not be written"):
+                await put_to_sleep(self._context, self.record, running.machine)
             await self._note("hibernated", durable=True)
             if held := await self._let_go():
                 await held.kill()
@@ -218,13 +231,13 @@ class Sandbox:
         machine: Machine | None = None
         try:
             needed = (self._folder / "memory").stat().st_blocks * 512
-            await asyncio.to_thread(
-                check_room, context, machines=1, memory_mib=record.memory_mib, new_bytes=needed, disk_bytes=0
-            )
+            await asyncio.to_thread(check_room, context, machines=1, memory_mib=record.memory_mib, new_bytes=needed, disk_bytes=0)
             origin = await sleep_origin(context, record)
             try:
                 check_restorable(context, origin.manifest)
-                machine = await start_machine(context, origin, record, self._folder)
+                with host_trouble("the machine could not be started"):
+                    machine = await start_machine(context, origin, record, self._folder)
+                await machine.wait_loaded()
                 # From here on the disk moves on and the saved memory is stale: the record must say so first.
                 await self._note("running", durable=True)
                 link = await enliven(machine, record, origin.manifest)

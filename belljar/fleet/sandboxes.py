@@ -21,7 +21,7 @@ from belljar.fleet.admission import check_room, check_shape
 from belljar.fleet.checks import check_env, check_metadata
 from belljar.fleet.context import Context, Origin, Wish
 from belljar.fleet.images import ImageCache
-from belljar.fleet.launching import Running, discard, enliven, lay_out, remove_folder, start_machine, take_lock
+from belljar.fleet.launching import Running, discard, enliven, host_trouble, lay_out, remove_folder, start_machine, take_lock
 from belljar.fleet.origins import snapshot_origin, template_origin
 from belljar.fleet.pool import Pool
 from belljar.fleet.recovery import SweepReport, end_process, sweep
@@ -133,11 +133,12 @@ class Fleet:
         lock: int | None = None
         try:
             folder = context.layout.sandbox(record.id)
-            folder.mkdir(mode=0o700)
-            lock = take_lock(folder)
-            async with self._starts:
-                await asyncio.to_thread(lay_out, origin, folder, disk_mib)
-                machine = await start_machine(context, origin, record, folder)
+            with host_trouble("the sandbox could not be laid out"):
+                folder.mkdir(mode=0o700)
+                lock = take_lock(folder)
+                async with self._starts:
+                    await asyncio.to_thread(lay_out, origin, folder, disk_mib)
+                    machine = await start_machine(context, origin, record, folder)
         except BaseException:
             await discard(context, record.id, machine, lock)
             raise

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -14,7 +15,7 @@ from typing import Any, Final
 from belljar.guest.accounts import Account
 from belljar.guest.channel import Channel
 from belljar.guest.context import Context
-from belljar.guest.failure import Failure, invalid
+from belljar.guest.failure import Failure, from_os_error, invalid
 from belljar.guest.params import Params
 from belljar.wire.mux import WINDOW
 
@@ -89,13 +90,15 @@ class _Target:
         if atomic and not append and replace:
             if self._mode is None and existing is not None:
                 self._mode = stat.S_IMODE(existing.st_mode)
-            with suppress(PermissionError):  # a file that may be written in a folder that may not
+            try:
                 temporary = f"{parent}/.belljar-{secrets.token_hex(8)}"
                 self.fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
                 self._temporary = temporary
                 return
-            if existing is None:
-                raise PermissionError(13, "Permission denied", path)
+            except OSError as error:
+                if existing is None or error.errno == errno.ENOSPC:
+                    raise
+                # a file that may be written in a folder that takes no new ones: somebody else's, or /sys
         flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         self.fd = os.open(path, flags | (os.O_APPEND if append else os.O_TRUNC), 0o666)
 
@@ -103,13 +106,13 @@ class _Target:
     def _look(path: str) -> os.stat_result | None:
         """The file as it is, or None. Raises what a plain write to it would raise, before anything is changed."""
         if path.endswith("/"):
-            raise IsADirectoryError(21, "Is a directory", path)
+            raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
         try:
             fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
         except OSError as error:
-            if error.errno == 26:  # ETXTBSY: it is running; it cannot be written, but it can be replaced
+            if error.errno == errno.ETXTBSY:  # it is running; it cannot be written, but it can be replaced
                 return os.stat(path)
             raise
         try:
@@ -146,14 +149,17 @@ async def write(context: Context, channel: Channel, params: Params) -> dict[str,
     mode = params.find_integer("mode", 0, _MODE)
     run = context.workers.run
     flags = params.flag("append"), params.flag("atomic", default=True)
-    target = await run(account, _open_target, path, account, mode, *flags)
     try:
-        while data := await channel.receive(_GATHER):
-            await run(account, target.write, data)
-        await run(account, target.finish)
-    except BaseException:
-        await run(account, target.abandon)
-        raise
+        target = await run(account, _open_target, path, account, mode, *flags)
+        try:
+            while data := await channel.receive(_GATHER):
+                await run(account, target.write, data)
+            await run(account, target.finish)
+        except BaseException:
+            await run(account, target.abandon)
+            raise
+    except OSError as error:
+        raise from_os_error(error, path) from None
     return {"path": path, "bytes": target.bytes}
 
 

@@ -26,6 +26,7 @@ def thaw(context: Context, params: Params) -> dict[str, Any]:
     if machine_id is not None and not _MACHINE_ID.fullmatch(machine_id):
         raise invalid("`machine_id` must be 32 hexadecimal digits")
     env, user, cwd = params.environment("env"), params.find_text("user"), params.find_text("cwd")
+    grow = params.flag("grow_disk")
     if user is not None:
         context.accounts.get(user)
     # Randomness before anything else could draw from it, then the clock, so that what is written carries the right time.
@@ -41,7 +42,7 @@ def thaw(context: Context, params: Params) -> dict[str, Any]:
         context.env.update(env)
     context.user = user or context.user
     context.cwd = cwd or context.cwd
-    if params.flag("grow_disk"):
+    if grow:
         grow_disk()
     return {}
 

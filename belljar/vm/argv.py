@@ -43,16 +43,12 @@ def _accelerator(facts: HostFacts) -> list[str]:
 
 def _memory(shape: Shape, fd: int, *, shared: bool) -> list[str]:
     share = "on" if shared else "off"
-    backend = (
-        f"memory-backend-file,id=ram,size={shape.memory_mib}M,mem-path=/proc/self/fd/{fd},share={share},merge=off,dump=off"
-    )
+    backend = f"memory-backend-file,id=ram,size={shape.memory_mib}M,mem-path=/proc/self/fd/{fd},share={share},merge=off,dump=off"
     return ["-m", f"{shape.memory_mib}M", "-object", backend]
 
 
 def _root(fd: int) -> list[str]:
-    node = (
-        "driver=raw,node-name=root,read-only=on,file.driver=file,file.filename=/dev/fdset/1,file.locking=off,file.read-only=on"
-    )
+    node = "driver=raw,node-name=root,read-only=on,file.driver=file,file.filename=/dev/fdset/1,file.locking=off,file.read-only=on"
     return ["-add-fd", f"fd={fd},set=1", "-blockdev", node, "-device", "virtio-blk-device,drive=root,serial=belljar-root"]
 
 
@@ -85,7 +81,8 @@ def _console() -> list[str]:
 def _start(fds: Descriptors, tsc_khz: int, extra: str) -> list[str]:
     if fds.state is not None:
         return ["-incoming", f"fd:{fds.state}", "-global", "migration.send-configuration=off"]
-    words = f"console=ttyS0 reboot=t panic=-1 quiet mitigations=off nopti init_on_alloc=0 transparent_hugepage=madvise tsc_early_khz={tsc_khz}"
+    words = "console=ttyS0 reboot=t panic=-1 quiet mitigations=off nopti init_on_alloc=0 transparent_hugepage=madvise"
+    words += f" tsc_early_khz={tsc_khz}"
     boot = ["-kernel", f"/proc/self/fd/{fds.kernel}", "-initrd", f"/proc/self/fd/{fds.initrd}"]
     return [*boot, "-append", f"{words} {extra}".strip()]
 

@@ -227,6 +227,12 @@ class Machine:
         reply = await (await self.monitor()).run("query-status", deadline_s=MONITOR_DEADLINE_S)
         return str(reply.get("status")) if isinstance(reply, dict) else "unknown"
 
+    async def wait_loaded(self) -> None:
+        """Wait until a restored machine has taken its device state. Raises if the state could not be loaded."""
+        async with asyncio.timeout(MONITOR_DEADLINE_S):
+            while await self.vmm_status() == "inmigrate":  # noqa: ASYNC110 (QEMU tells nobody)
+                await asyncio.sleep(0.002)
+
     async def console(self) -> str:
         """What the guest's console said last."""
         try:

@@ -42,7 +42,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 OPEN: Final = 1
@@ -146,10 +146,12 @@ class Decoder:
     """Bytes to events. Between two calls it holds one unfinished frame at most, and the last bytes of what went before, as they
     may be the beginning of a mark: MAX_HELD bytes together.
 
-    Until the first resync mark, and after `forget`, everything else is thrown away: nobody knows where a frame begins.
+    `starts` says whether a mark (kind, nonce) begins a session that we take part in. Only then the bytes behind it are frames;
+    until such a mark, and after `forget`, everything but marks is thrown away.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, starts: Callable[[int, bytes], bool]) -> None:
+        self._starts = starts
         self._buffer = bytearray()
         self._parsed = 0  # what lies before is kept only because a mark may begin there
         self._scanned = 0  # no MAGIC begins before this place
@@ -179,7 +181,7 @@ class Decoder:
             if buffer[scan] not in (HELLO, ACK, ANNOUNCE) or not nonce.isascii():
                 self.framed, events, start = False, [], scan  # cut off by another mark, or no mark at all
                 continue
-            self.framed, events = True, [Event(buffer[scan], 0, 0, nonce)]
+            self.framed, events = self._starts(buffer[scan], nonce), [Event(buffer[scan], 0, 0, nonce)]
             start = scan = found + MARK_SIZE
         start = self._parse_frames(start, events) if self.framed else len(buffer)
         self._scanned = max(scan, len(buffer) - len(MAGIC) + 1)

@@ -91,7 +91,7 @@ class Mux:
 
     def __init__(self, *, host: bool) -> None:
         self._host = host
-        self._decoder = Decoder()
+        self._decoder = Decoder(self._starts_session)
         self._channels: dict[int, _Channel] = {}
         self._last = 0
         self._output: deque[bytes] = deque()
@@ -128,6 +128,9 @@ class Mux:
             self._last = 0
         self.output_size, self.live = 0, False
 
+    def _starts_session(self, kind: int, nonce: bytes) -> bool:
+        return kind == ACK and nonce == self._nonce if self._host else kind == HELLO
+
     # -- receiving
 
     @property
@@ -147,8 +150,6 @@ class Mux:
         kind = event.kind
         if kind >= HELLO:
             return self._accept_mark(event)
-        if not self.live:  # the host saw ANNOUNCE or a stale ACK, and frames behind it
-            return False
         if kind in (PING, PONG):
             return self._accept_ping(event)
         channel = self._channels.get(event.channel)
@@ -183,19 +184,17 @@ class Mux:
             if event.kind == ANNOUNCE:
                 self.live = False
                 return True
-            answered = event.kind == ACK and event.payload == self._nonce
-            if not answered and not self.live:
-                self._decoder.forget()  # an answer to somebody else's HELLO: ours is still to come
-            elif not answered:
+            if self._starts_session(event.kind, event.payload):
+                news, self.live = not self.live, True
+                return news
+            if self.live:
                 raise WireError("a resync mark that nobody asked for")
-            news, self.live = answered and not self.live, self.live or answered
-            return news
+            return False  # an answer to somebody else's HELLO: ours is still to come
         if event.kind == HELLO:
             self._start_session(event.payload)
             self._queue(encode_mark(ACK, event.payload))
             self.live = True
             return True
-        self._decoder.forget()
         return False
 
     def _accept_ping(self, event: Event) -> bool:

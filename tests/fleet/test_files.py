@@ -294,9 +294,7 @@ async def test_a_name_that_is_no_name_ends_the_download(
     assert [path.name for path in tmp_path.rglob("*")] == ["inner"]
 
 
-async def test_a_download_does_not_follow_links_that_lie_in_the_target(
-    files: Files, guest: ScriptedGuest, tmp_path: Path
-) -> None:
+async def test_a_download_does_not_follow_links_that_lie_in_the_target(files: Files, guest: ScriptedGuest, tmp_path: Path) -> None:
     outside, target = tmp_path / "outside", tmp_path / "target"
     outside.mkdir()
     target.mkdir()
@@ -374,9 +372,7 @@ async def test_a_listing_of_another_shape_is_a_protocol_error(files: Files, gues
 
 
 @pytest.mark.parametrize("written", [0, 4, -3, None, "3"])
-async def test_a_write_that_is_not_confirmed_in_full_is_a_protocol_error(
-    files: Files, guest: ScriptedGuest, written: Any
-) -> None:
+async def test_a_write_that_is_not_confirmed_in_full_is_a_protocol_error(files: Files, guest: ScriptedGuest, written: Any) -> None:
     async def play(channel: GuestChannel) -> None:
         await channel.ended.wait()
         channel.message({"path": "/f", "bytes": written})

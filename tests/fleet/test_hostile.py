@@ -54,7 +54,9 @@ async def test_a_background_flood_keeps_the_newest_output_and_says_what_was_drop
 async def test_a_killed_agent_comes_back_and_the_loss_is_told(sandbox: Sandbox, neighbour: Sandbox) -> None:
     await sandbox.files.write("/workspace/kept", "kept")
     with pytest.raises(AgentLost):
-        await sandbox.processes.run("sudo pkill -9 -f 'belljar/start.py'; sudo kill -9 $(pgrep -P 1 | head -1); sleep 600", timeout_s=60)
+        await sandbox.processes.run(
+            "sudo pkill -9 -f 'belljar/start.py'; sudo kill -9 $(pgrep -P 1 | head -1); sleep 600", timeout_s=60
+        )
     async with asyncio.timeout(60):
         while True:
             try:
@@ -106,14 +108,44 @@ async def test_rm_rf_of_everything_harms_nobody_else(create: CreateSandbox, neig
 async def test_a_crashed_kernel_ends_in_a_typed_error(create: CreateSandbox, neighbour: Sandbox) -> None:
     sandbox = await create()
     with pytest.raises(SandboxGone, match=r"(?s)ended.*console"):
-        await sandbox.processes.run("sudo sh -c 'echo 1 > /proc/sys/kernel/sysrq; echo c > /proc/sysrq-trigger'; sleep 600", timeout_s=100)
+        await sandbox.processes.run(
+            "sudo sh -c 'echo 1 > /proc/sys/kernel/sysrq; echo c > /proc/sysrq-trigger'; sleep 600", timeout_s=100
+        )
+
+
+# The port can be opened once only, so root in the guest takes a copy of the agent's own descriptor.
+GARBAGE = """
+import ctypes, os, time
+libc = ctypes.CDLL(None, use_errno=True)
+agent = next(int(p) for p in os.listdir("/proc") if p.isdigit() and p != "1" and b"belljar/start.py" in open(f"/proc/{p}/cmdline", "rb").read())
+number = next(int(f) for f in os.listdir(f"/proc/{agent}/fd") if "/dev/vport" in os.readlink(f"/proc/{agent}/fd/{f}"))
+port = libc.syscall(438, libc.syscall(434, agent, 0), number, 0)
+assert port >= 0, ctypes.get_errno()
+for _ in range(5):
+    try:
+        os.write(port, os.urandom(30000))
+    except BlockingIOError:
+        pass
+    time.sleep(0.5)
+open("/workspace/garbage", "w").write("over")
+"""
 
 
 async def test_garbage_on_the_wire_ends_the_session_and_not_the_sandbox(sandbox: Sandbox, neighbour: Sandbox) -> None:
-    garbage = "sudo sh -c 'head -c 300000 /dev/urandom > $(ls /dev/vport*p1)'; sleep 600"
-    with pytest.raises(BelljarError) as raised:
-        await sandbox.processes.run(garbage, timeout_s=30)
-    assert raised.value.code in ("agent_protocol", "agent_lost", "deadline_exceeded", "sandbox_gone", "file_denied"), raised.value
+    await sandbox.files.write("/workspace/garbage.py", GARBAGE)
+    await sandbox.processes.start("sudo python3 /workspace/garbage.py", background=True)
+    failures: list[BelljarError] = []
+    async with asyncio.timeout(200):
+        while True:
+            try:
+                if await sandbox.files.exists("/workspace/garbage"):
+                    break
+            except BelljarError as problem:
+                failures.append(problem)
+            await asyncio.sleep(0.05)
+    codes = {problem.code for problem in failures}
+    assert failures and codes <= {"agent_protocol", "agent_lost", "deadline_exceeded"}, codes
+    assert await said(sandbox, "cat /workspace/garbage") == "over"
 
 
 async def test_a_guest_cannot_write_to_the_template_through_its_root_disk(sandbox: Sandbox, create: CreateSandbox) -> None:
@@ -148,9 +180,16 @@ async def test_a_vmm_holds_no_writable_handle_on_anything_shared(sandbox: Sandbo
     own = {"disk.raw", "qemu.log"}
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         target = os.readlink(entry)
-        flags = int(next(line.split()[1] for line in Path(f"/proc/{pid}/fdinfo/{entry.name}").read_text().splitlines() if line.startswith("flags")), 8)
+        flags = int(
+            next(
+                line.split()[1]
+                for line in Path(f"/proc/{pid}/fdinfo/{entry.name}").read_text().splitlines()
+                if line.startswith("flags")
+            ),
+            8,
+        )
         writable = flags & os.O_ACCMODE != os.O_RDONLY
-        if target.startswith("/memfd:belljar-ram") or not writable or not target.startswith("/") or target.startswith("/dev/"):
+        if not writable or not target.startswith("/") or target.startswith(("/memfd:belljar-ram", "/dev/")):
             continue
         assert Path(target).name in own, f"the VMM can write to {target}"
     status = Path(f"/proc/{pid}/status").read_text()

@@ -157,7 +157,9 @@ async def test_only_one_process_uses_a_sandbox_at_a_time(sandbox: Sandbox, setti
     assert await said(sandbox, "echo back again") == "back again"
 
 
-async def test_a_machine_that_is_killed_is_noticed_explained_and_cleaned_up(create: CreateSandbox, fleet: Fleet, settings: Settings) -> None:
+async def test_a_machine_that_is_killed_is_noticed_explained_and_cleaned_up(
+    create: CreateSandbox, fleet: Fleet, settings: Settings
+) -> None:
     sandbox = await create()
     pid = (await sandbox.stats())["host"]["pid"]
     waiting = asyncio.create_task(sandbox.processes.run("sleep 600"))
@@ -175,7 +177,9 @@ async def test_a_machine_that_is_killed_is_noticed_explained_and_cleaned_up(crea
     assert record.state == "dead" and record.reason
 
 
-async def test_a_machine_that_died_while_nobody_looked_is_found_by_the_sweep(create: CreateSandbox, fleet: Fleet, settings: Settings) -> None:
+async def test_a_machine_that_died_while_nobody_looked_is_found_by_the_sweep(
+    create: CreateSandbox, fleet: Fleet, settings: Settings
+) -> None:
     sandbox = await create()
     pid = (await sandbox.stats())["host"]["pid"]
     await sandbox.detach()
@@ -188,7 +192,9 @@ async def test_a_machine_that_died_while_nobody_looked_is_found_by_the_sweep(cre
         await (await fleet.get(sandbox.id)).processes.run("true")
 
 
-async def test_a_folder_without_a_record_loses_its_process_and_goes(create: CreateSandbox, fleet: Fleet, settings: Settings) -> None:
+async def test_a_folder_without_a_record_loses_its_process_and_goes(
+    create: CreateSandbox, fleet: Fleet, settings: Settings
+) -> None:
     sandbox = await create()
     pid = (await sandbox.stats())["host"]["pid"]
     await sandbox.detach()
@@ -243,7 +249,9 @@ async def test_a_missing_file_of_a_snapshot_is_a_typed_error(sandbox: Sandbox, f
     await fleet.remove_snapshot(snapshot.id)
 
 
-async def test_device_state_that_is_damaged_fails_typed_and_leaves_nothing(sandbox: Sandbox, fleet: Fleet, settings: Settings) -> None:
+async def test_device_state_that_is_damaged_fails_typed_and_leaves_nothing(
+    sandbox: Sandbox, fleet: Fleet, settings: Settings
+) -> None:
     from belljar.errors import BelljarError
 
     snapshot = await sandbox.snapshot()

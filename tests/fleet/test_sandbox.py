@@ -144,7 +144,9 @@ async def test_a_foreground_process_of_the_parent_runs_on_unharmed_by_a_fork(san
     await child.kill()
 
 
-async def test_snapshots_restore_any_number_of_times_and_a_chain_ten_deep_loses_nothing(fleet: Fleet, create: CreateSandbox) -> None:
+async def test_snapshots_restore_any_number_of_times_and_a_chain_ten_deep_loses_nothing(
+    fleet: Fleet, create: CreateSandbox
+) -> None:
     sandbox = await create()
     await said(sandbox, "mkdir /workspace/deep")
     kept = []

@@ -9,12 +9,14 @@ import socket
 import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from belljar.errors import Conflict
 from belljar.vm.link import Channel, Data, Link, Message
 
 DEADLINE_S = 60.0
@@ -34,6 +36,7 @@ class Finished:
 @dataclass
 class Guest:
     link: Link
+    sock: socket.socket
     home: Path
     etc: Path
     pid: int
@@ -57,10 +60,15 @@ class Guest:
 
     async def run(self, shell: str, stdin: bytes | None = None, **params: Any) -> Finished:
         async with await self.link.open("process.start", {"shell": shell, "stdin": stdin is not None, **params}) as channel:
-            if stdin is not None:
-                await channel.send(stdin)
-            channel.end()
-            return await self.collect(channel)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._feed(channel, stdin or b""))
+                done = tasks.create_task(self.collect(channel))
+            return done.result()
+
+    async def _feed(self, channel: Channel, data: bytes) -> None:
+        with suppress(Conflict):  # the process may end without having read it all
+            await channel.send(data)
+        channel.end()
 
     async def start(self, shell: str, **params: Any) -> str:
         """A background process's id."""
@@ -96,9 +104,10 @@ class Guest:
                 found += item.body["entries"]
         return found
 
-    async def reconnect(self, sock: socket.socket) -> None:
-        """A new session over the same stream, as after a restore."""
-        self.link = await Link.over(sock, DEADLINE_S)
+    async def reconnect(self) -> None:
+        """A new session over the same stream, as after a restore: the old host is gone without a word."""
+        old, self.link = self.link, await Link.over(self.sock.dup(), DEADLINE_S)
+        await old.aclose()
 
 
 @pytest.fixture
@@ -137,8 +146,9 @@ async def guest(tmp_path: Path, work: str) -> AsyncIterator[Guest]:
     argv = [sys.executable, "-m", "tests.guest.agent", str(theirs.fileno()), getpass.getuser(), str(home), str(etc), work]
     agent = await asyncio.create_subprocess_exec(*argv, pass_fds=[theirs.fileno()], cwd=Path(__file__).parents[2])
     theirs.close()
-    guest = Guest(await Link.over(ours, DEADLINE_S), home, etc, agent.pid)
+    guest = Guest(await Link.over(ours.dup(), DEADLINE_S), ours, home, etc, agent.pid)
     yield guest
+    ours.close()
     await guest.link.aclose()
     async with asyncio.timeout(DEADLINE_S):
         await agent.wait()

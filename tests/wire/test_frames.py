@@ -38,8 +38,12 @@ def data_frame(payload: bytes, channel: int = 1) -> bytes:
     return b"".join(encode_header(DATA, channel, len(part), 1) + part for part in split_data(payload, MAX_PAYLOAD))
 
 
+def fresh_decoder() -> Decoder:
+    return Decoder(lambda kind, nonce: True)
+
+
 def decoder() -> Decoder:
-    made = Decoder()
+    made = fresh_decoder()
     assert made.feed(encode_mark(HELLO, NONCE)) == [Event(HELLO, 0, 0, NONCE)]
     return made
 
@@ -63,7 +67,7 @@ def test_no_byte_of_magic_repeats_or_is_ascii() -> None:
 
 
 def test_nothing_is_read_before_the_first_mark() -> None:
-    made = Decoder()
+    made = fresh_decoder()
     assert made.feed(data_frame(b"old") * 100) == []
     assert made.buffered < len(MAGIC)
 
@@ -74,7 +78,7 @@ def test_frames_byte_by_byte_are_the_same_as_at_once() -> None:
 
 
 def test_mark_byte_by_byte_is_found() -> None:
-    assert feed_slowly(Decoder(), encode_mark(ACK, NONCE)) == [Event(ACK, 0, 0, NONCE)]
+    assert feed_slowly(fresh_decoder(), encode_mark(ACK, NONCE)) == [Event(ACK, 0, 0, NONCE)]
 
 
 def test_mark_in_the_middle_of_a_frame_ends_it() -> None:
@@ -91,14 +95,20 @@ def test_what_a_chunk_holds_before_a_mark_is_dropped() -> None:
 def test_mark_that_was_cut_off_does_not_eat_the_next_one(cut: int) -> None:
     stream = encode_mark(HELLO, NONCE)[:cut] + encode_mark(HELLO, OTHER) + data_frame(b"new")
     expected = [Event(HELLO, 0, 0, OTHER), Event(DATA, 1, 1, b"new")]
-    assert Decoder().feed(stream) == expected
-    assert feed_slowly(Decoder(), stream) == expected
+    assert fresh_decoder().feed(stream) == expected
+    assert feed_slowly(fresh_decoder(), stream) == expected
 
 
 def test_unknown_kind_of_mark_is_no_mark() -> None:
     made = decoder()
     assert made.feed(MAGIC + b"\x77" + NONCE + data_frame(b"x")) == []
     assert not made.framed
+
+
+def test_frames_behind_somebody_elses_mark_are_not_read() -> None:
+    made = Decoder(lambda kind, nonce: nonce == NONCE)
+    assert made.feed(encode_mark(ACK, OTHER) + b"\xff" * 1000) == [Event(ACK, 0, 0, OTHER)]
+    assert made.feed(encode_mark(ACK, NONCE) + data_frame(b"x"))[1:] == [Event(DATA, 1, 1, b"x")]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +184,7 @@ def test_any_payload_survives_any_cutting(payloads: list[bytes], limit: int, rng
 @settings(max_examples=300, deadline=None)
 def test_a_session_cut_anywhere_is_followed_by_a_clean_one(old: bytes, new: bytes, cut: int) -> None:
     stream = (encode_mark(HELLO, NONCE) + data_frame(old))[:cut] + encode_mark(HELLO, OTHER) + data_frame(new)
-    for events in (Decoder().feed(stream), feed_slowly(Decoder(), stream)):
+    for events in (fresh_decoder().feed(stream), feed_slowly(fresh_decoder(), stream)):
         last = max(index for index, event in enumerate(events) if event.kind == HELLO)
         assert events[last].payload == OTHER
         assert joined(events[last:]) == new
@@ -194,7 +204,7 @@ def test_mark_in_two_pieces_after_a_cut_frame_is_found(left: int, cut: int) -> N
 @given(st.lists(st.binary(max_size=300), max_size=30), st.booleans())
 @settings(max_examples=300, deadline=None)
 def test_garbage_is_refused_or_bounded(chunks: list[bytes], framed: bool) -> None:
-    made = decoder() if framed else Decoder()
+    made = decoder() if framed else fresh_decoder()
     try:
         for chunk in chunks:
             made.feed(chunk)

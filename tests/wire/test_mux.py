@@ -306,7 +306,7 @@ def test_absurd_credit_is_refused() -> None:
 
 
 def test_pending_credit_is_one_frame_however_often_it_is_granted() -> None:
-    host, guest, number = opened()
+    host, _, number = opened()
     for _ in range(1000):
         host.consumed(number, WINDOW)
     assert host.take_output().count(encode_header(CREDIT, number, 4)) == 1
