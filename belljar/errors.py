@@ -8,6 +8,7 @@
     │   ├── SnapshotNotFound
     │   ├── SandboxNotFound
     │   ├── ProcessNotFound
+    │   ├── ContextNotFound
     │   ├── FileMissing
     │   └── CommandNotFound
     ├── Conflict                it exists, but is in a state that does not allow this
@@ -95,6 +96,12 @@ class ProcessNotFound(NotFound):
     """No such process in this sandbox."""
 
     code = "process_not_found"
+
+
+class ContextNotFound(NotFound):
+    """No such code context in this sandbox."""
+
+    code = "context_not_found"
 
 
 class FileMissing(NotFound):
@@ -241,4 +248,6 @@ BY_CODE: dict[str, type[BelljarError]] = _tree(BelljarError)
 
 def from_code(code: str, message: str, details: dict[str, Any] | None = None) -> BelljarError:
     """The error that `code` names; an unknown code becomes a plain SandboxError, so that a newer peer stays readable."""
-    return BY_CODE.get(code, SandboxError)(message, **(details or {}))
+    error = BY_CODE.get(code, SandboxError)(message)
+    error.details = dict(details or {})
+    return error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from belljar.fleet.sandbox import Sandbox
 from bench.lab import Lab, answered, say
 from bench.results import Result, Series, Verdict
 
-SETTLE_S = 3.0
+SETTLE_S = 2.0
+WATCH_S = 5.0
 MIB = 2**20
 
 
@@ -41,11 +43,27 @@ async def idling(lab: Lab) -> Result:
                 sandboxes.append(await lab.create())
                 await answered(sandboxes[-1])
             await asyncio.sleep(SETTLE_S)
+            result.verdicts.append(
+                Verdict(f"CPU of an idle sandbox, {count} side by side", await _cpu(lab, sandboxes), "% of a core")
+            )
             costs = [read_cost(lab.pid(sandbox)) for sandbox in sandboxes]
             _note(result, count, costs, image, before - meminfo()["MemAvailable"], _resident() - own_before)
     finally:
         await lab.kill_all(sandboxes)
     return result
+
+
+async def _cpu(lab: Lab, sandboxes: list[Sandbox]) -> float:
+    """Mean share of one core, over a while in which nobody asks them anything."""
+    pids = [lab.pid(sandbox) for sandbox in sandboxes]
+    before = sum(map(_ticks, pids))
+    await asyncio.sleep(WATCH_S)
+    return (sum(map(_ticks, pids)) - before) / os.sysconf("SC_CLK_TCK") / WATCH_S / len(pids) * 100
+
+
+def _ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
 
 
 def _note(result: Result, count: int, costs: list[Cost], image: int, missing: int, own: int) -> None:
@@ -59,8 +77,9 @@ def _note(result: Result, count: int, costs: list[Cost], image: int, missing: in
     ]
     line = (
         f"{count} side by side, mean: QEMU {mean.vmm / MIB:.1f}, guest pages {mean.guest / MIB:.1f}, jail helper "
-        f"{mean.helper / MIB:.1f}, page tables {mean.tables / MIB:.1f} MiB; the host has {missing / MIB / count:.1f} MiB less per "
-        f"sandbox available than before the first, image included; this process grew by {own / MIB / count:.1f} MiB per sandbox."
+        f"{mean.helper / MIB:.1f}, page tables {mean.tables / MIB:.1f} MiB. Cross-check: MemAvailable fell by "
+        f"{missing / MIB / count:.1f} MiB per sandbox, image included (whatever else runs here counts too); "
+        f"this process grew by {own / MIB / count:.1f}."
     )
     result.notes.append(line)
     say(f"  {line}")

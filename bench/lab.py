@@ -78,7 +78,7 @@ class Lab:
         async with await Fleet.open(replace(self.settings, pool_size=size), maintain=False) as fleet:
             yield fleet
 
-    def parts(self, name: str, root: Path | None = None) -> tuple[Path, Parts]:
+    def parts(self, name: str) -> tuple[Path, Parts]:
         """A folder with a disk of its own, for a machine that is no sandbox."""
         folder = self.place / f"{name}-{secrets.token_hex(4)}"
         folder.mkdir()
@@ -86,7 +86,7 @@ class Lab:
         # The last of the range is the one that bakes use; sandboxes take the lowest.
         uid = self.settings.uid_base + self.settings.uid_count - 1 if self.facts.is_root else None
         shape = Shape(self.manifest.vcpus, self.manifest.memory_mib)
-        return folder, Parts(name, shape, root or self.template.root, folder / "disk.raw", uid)
+        return folder, Parts(name, shape, self.template.root, folder / "disk.raw", uid)
 
     def pid(self, sandbox: Sandbox) -> int:
         """The VMM's process."""

@@ -38,7 +38,7 @@ def _facts(host: Mapping[str, Any]) -> list[str]:
 
 
 def _verdict_row(verdict: Verdict) -> str:
-    unit = verdict.unit if verdict.unit in ("×", "%") else f" {verdict.unit}"
+    unit = verdict.unit if verdict.unit == "×" else f" {verdict.unit}"
     target = "reported" if verdict.limit is None else f"≤ {render_number(verdict.limit)}{unit}"
     met = {None: "", True: "yes", False: "**no**"}[verdict.met]
     return f"| {verdict.what} | {render_number(verdict.value)}{unit} | {target} | {met} |"

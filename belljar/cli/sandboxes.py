@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+import asyncio
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from belljar.cli.opening import add_env, add_json, add_metadata, open_fleet, parse_pairs
 from belljar.cli.render import flatten, render_json, render_pairs, render_since, render_table, render_until
@@ -12,6 +14,7 @@ from belljar.errors import InvalidInput
 if TYPE_CHECKING:
     from belljar.cli.opening import Commands
     from belljar.fleet.sandboxes import Fleet
+    from belljar.store.db import SandboxRecord
 
 MOVES = {
     "pause": "stop a sandbox's clock; its memory stays",
@@ -81,7 +84,7 @@ async def create_sandbox(args: argparse.Namespace) -> int:
             memory_mib=args.memory,
             disk_mib=args.disk,
         )
-        print(render_json(sandbox.record) if args.json else sandbox.id)
+        print(render_json(_shown(sandbox.record)) if args.json else sandbox.id)
     return 0
 
 
@@ -92,10 +95,15 @@ async def list_running(args: argparse.Namespace) -> int:
     return 0
 
 
+def _shown(record: SandboxRecord) -> dict[str, Any]:
+    """A record as it may be shown: environments hold secrets, so only their names are."""
+    return {**asdict(record), "env": sorted(record.env)}
+
+
 async def _sandboxes(fleet: Fleet, metadata: dict[str, str], as_json: bool) -> str:
     records = await fleet.list(metadata=metadata or None)
     if as_json:
-        return render_json(records)
+        return render_json([_shown(record) for record in records])
     rows = [
         (r.id, r.template, r.state, render_since(r.created_at), render_until(r.expires_at), r.parent, render_pairs(r.metadata))
         for r in records
@@ -118,7 +126,7 @@ async def fork_sandbox(args: argparse.Namespace) -> int:
     metadata = parse_pairs(args.metadata, "--metadata")
     async with open_fleet() as fleet:
         children = await (await fleet.get(args.sandbox)).fork(args.n, metadata=metadata or None)
-        print(render_json([child.record for child in children]) if args.json else "\n".join(child.id for child in children))
+        print(render_json([_shown(child.record) for child in children]) if args.json else "\n".join(child.id for child in children))
     return 0
 
 
@@ -151,7 +159,11 @@ async def show_stats(args: argparse.Namespace) -> int:
 
 
 async def collect_garbage(args: argparse.Namespace) -> int:
+    from belljar.settings import load_settings
+    from belljar.templates.pruning import prune
+
     async with open_fleet() as fleet:
-        report = await fleet.sweep()
+        report = asdict(await fleet.sweep())
+    report["superseded"] = [f"{path.parent.name}/{path.name[:12]}" for path in await asyncio.to_thread(prune, load_settings())]
     print(render_json(report) if args.json else render_table(("WHY", "REMOVED"), flatten(report)))
     return 0

@@ -125,7 +125,7 @@ def _raw_terminal() -> Iterator[None]:
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)
     try:
-        tty.setraw(fd)
+        tty.setraw(fd, termios.TCSADRAIN)  # the default would throw away what was typed ahead
         yield
     finally:
         termios.tcsetattr(fd, termios.TCSADRAIN, before)

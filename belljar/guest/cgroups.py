@@ -13,9 +13,7 @@ import contextlib
 import os
 import signal
 from pathlib import Path
-from typing import Final, Protocol
-
-_SPARE: Final = 2
+from typing import Protocol
 
 
 class Group(Protocol):
@@ -32,7 +30,6 @@ class Group(Protocol):
 
 class Groups(Protocol):
     def make(self) -> Group: ...
-    def prepare(self) -> None: ...
 
 
 class ControlGroup:
@@ -79,12 +76,11 @@ class ControlGroup:
 
 
 class ControlGroups:
-    """Leaves under one folder. A few are made ahead, as making one takes the kernel longer than starting a program."""
+    """Leaves under one folder."""
 
     def __init__(self, work: Path) -> None:
         self._work = work
         self._made = 0
-        self._spare: list[ControlGroup] = []
         self._clear()
 
     def _clear(self) -> None:
@@ -97,13 +93,6 @@ class ControlGroups:
                     leaf.rmdir()
 
     def make(self) -> Group:
-        return self._spare.pop() if self._spare else self._new()
-
-    def prepare(self) -> None:
-        while len(self._spare) < _SPARE:
-            self._spare.append(self._new())
-
-    def _new(self) -> ControlGroup:
         while True:
             self._made += 1
             try:
@@ -147,6 +136,3 @@ class SessionGroup:
 class SessionGroups:
     def make(self) -> Group:
         return SessionGroup()
-
-    def prepare(self) -> None:
-        pass

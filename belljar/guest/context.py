@@ -12,6 +12,7 @@ from belljar.guest.accounts import Account, Accounts
 from belljar.guest.cgroups import Groups, SessionGroups
 from belljar.guest.machine import Machine
 from belljar.guest.params import Params
+from belljar.guest.spawn import Launcher
 from belljar.guest.workers import Workers
 
 PATH = "/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -27,6 +28,10 @@ class Context:
     user: str = "user"
     cwd: str = "/workspace"
     env: dict[str, str] = field(default_factory=dict)
+    launcher: Launcher = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.launcher = Launcher(self.groups, self.machine.unprotect_child)
 
     def account(self, params: Params) -> Account:
         """The user whom a request acts for."""

@@ -42,7 +42,7 @@ class Agent:
         self._operations = self._table(context)
         self.port = Port(fd, self._on_bytes, self._take_output, on_eof)
         context.workers.warm()
-        context.groups.prepare()
+        context.launcher.prepare()
         self.mux.announce()
         self.port.flush()
 

@@ -64,7 +64,8 @@ class Processes:
             channel.on_left = lambda by_host: self._on_left(process, by_host)
             self._connect_stdin(process, channel, end_closes=True)
         process.begin()
-        asyncio.get_running_loop().call_soon(self._context.groups.prepare)
+        # While the program begins on another processor; before its exit is told, after which a host may take a snapshot.
+        asyncio.get_running_loop().call_soon(self._context.launcher.prepare)
 
     def _on_left(self, process: Process, by_host: bool) -> None:
         process.detach()

@@ -17,7 +17,7 @@ from belljar.guest.context import Context
 from belljar.guest.failure import invalid
 from belljar.guest.params import Params
 from belljar.guest.process import Process
-from belljar.guest.spawn import Plan, find_programs, parse_failure, spawn
+from belljar.guest.spawn import Plan, find_programs, parse_failure
 from belljar.guest.stdin import Stdin
 from belljar.wire.frames import STDERR, STDOUT
 
@@ -48,17 +48,15 @@ class Start:
 
     def run(self, on_exit: Callable[[Process], None], on_running: Callable[[Process], None]) -> None:
         started_at = time.time()
-        group = self._context.groups.make()
+        account = self._account
+        plan = Plan(
+            self._argv, self._programs, self._env, self._cwd, self._cwd_required,
+            account.uid, account.gid, account.groups, bool(self._size),
+        )  # fmt: skip
         with ExitStack() as ours, ExitStack() as theirs:
-            ours.callback(group.remove)
             ends = self._terminal_ends(ours, theirs) if self._size else self._pipe_ends(ours, theirs)
             fds, outputs, stdin_fd = ends
-            plan = Plan(
-                self._argv, self._programs, self._env, self._cwd, self._cwd_required, self._account, fds,
-                bool(self._size), group.join_fd, self._context.machine.unprotect_child,
-            )  # fmt: skip
-            pid, failure_fd = spawn(plan)
-            group.joined(pid)
+            pid, group, report_fd = self._context.launcher.launch(plan, fds)
             process = Process(self._name, pid, group, on_exit)
             for stream, fd in outputs.items():
                 process.add_output(fd, stream)
@@ -70,9 +68,12 @@ class Start:
         loop = asyncio.get_running_loop()
 
         def on_report() -> None:
-            report = os.read(failure_fd, 64)
-            loop.remove_reader(failure_fd)
-            os.close(failure_fd)
+            try:
+                report = os.read(report_fd, 64)
+            except OSError:  # it died with our plan unread
+                report = b"?"
+            loop.remove_reader(report_fd)
+            os.close(report_fd)
             if report:
                 os.waitpid(pid, 0)
                 process.discard()
@@ -81,7 +82,7 @@ class Start:
             else:
                 on_running(process)
 
-        loop.add_reader(failure_fd, on_report)
+        loop.add_reader(report_fd, on_report)
 
     def _facts(self, started_at: float) -> dict[str, Any]:
         return {

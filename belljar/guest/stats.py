@@ -62,7 +62,7 @@ async def stats(context: Context, channel: Channel, params: Params) -> dict[str,
 
 async def settle(context: Context, channel: Channel, params: Params) -> dict[str, Any]:
     """Before a snapshot that many will start from: everything on disk, no work half done, the next start prepared."""
-    context.groups.prepare()
+    context.launcher.prepare()
     gc.collect()
     gc.freeze()
     await context.workers.run(_ROOT, os.sync)

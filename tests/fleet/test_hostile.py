@@ -117,7 +117,8 @@ async def test_a_crashed_kernel_ends_in_a_typed_error(create: CreateSandbox, nei
 GARBAGE = """
 import ctypes, os, time
 libc = ctypes.CDLL(None, use_errno=True)
-agent = next(int(p) for p in os.listdir("/proc") if p.isdigit() and p != "1" and b"belljar/start.py" in open(f"/proc/{p}/cmdline", "rb").read())
+running = [int(p) for p in os.listdir("/proc") if p.isdigit() and p != "1"]
+agent = next(p for p in running if b"belljar/start.py" in open(f"/proc/{p}/cmdline", "rb").read())
 number = next(int(f) for f in os.listdir(f"/proc/{agent}/fd") if "/dev/vport" in os.readlink(f"/proc/{agent}/fd/{f}"))
 port = libc.syscall(438, libc.syscall(434, agent, 0), number, 0)
 assert port >= 0, ctypes.get_errno()

@@ -23,7 +23,8 @@ async def imported(create: CreateSandbox, template: str, modules: tuple[str, ...
 async def test_python_data_imports_all_its_libraries_and_has_its_data(create: CreateSandbox) -> None:
     assert await imported(create, "python-data", DATA) == str(len(DATA))
     sandbox = await create("python-data")
-    code = "import pandas; df = pandas.read_csv('/data.csv'); print(df.fillna(0).isna().sum().sum(), df.interpolate().shape == df.shape)"
+    code = "import pandas; df = pandas.read_csv('/data.csv')\n"
+    code += "print(df.fillna(0).isna().sum().sum(), df.interpolate().shape == df.shape)"
     assert await said(sandbox, ["python", "-c", code]) == "0 True"
 
 
@@ -40,12 +41,20 @@ async def test_code_interpreter_is_known_by_both_names_and_works_where_it_says(c
     assert await said(sandbox, "touch /workspace/x /home/user/x && pip --version | cut -d' ' -f1") == "pip"
 
 
-async def test_what_a_user_installs_by_hand_is_importable(create: CreateSandbox) -> None:
+WHEEL = """
+import zipfile
+info = "tiny-1.dist-info"
+with zipfile.ZipFile("/workspace/tiny-1-py3-none-any.whl", "w") as wheel:
+    wheel.writestr("tiny.py", "answer = 42")
+    wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\\nName: tiny\\nVersion: 1\\n")
+    wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+    names = ("tiny.py", f"{info}/METADATA", f"{info}/WHEEL", f"{info}/RECORD")
+    wheel.writestr(f"{info}/RECORD", "".join(f"{name},,\\n" for name in names))
+"""
+
+
+async def test_what_a_user_installs_is_importable_without_sudo(create: CreateSandbox) -> None:
     sandbox = await create("base")
-    wheel = "import zipfile, sys\nz = zipfile.ZipFile('/workspace/tiny-1-py3-none-any.whl', 'w')\n"
-    wheel += "z.writestr('tiny.py', 'answer = 42\\n')\nz.writestr('tiny-1.dist-info/METADATA', 'Metadata-Version: 2.1\\nName: tiny\\nVersion: 1\\n')\n"
-    wheel += "z.writestr('tiny-1.dist-info/WHEEL', 'Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')\n"
-    wheel += "z.writestr('tiny-1.dist-info/RECORD', 'tiny.py,,\\ntiny-1.dist-info/METADATA,,\\ntiny-1.dist-info/WHEEL,,\\ntiny-1.dist-info/RECORD,,\\n')\n"
-    await said(sandbox, ["python3", "-c", wheel])
+    await said(sandbox, ["python3", "-c", WHEEL])
     await said(sandbox, "pip install --no-index /workspace/tiny-1-py3-none-any.whl")
     assert await said(sandbox, "python3 -c 'import tiny; print(tiny.answer)'") == "42"
