@@ -52,6 +52,7 @@ async def measure(names: list[str], *, quick: bool) -> bool:
     stamp = time.strftime("%Y%m%dT%H%M%S")
     results: dict[str, Result] = {}
     problems: dict[str, str] = {}
+    text = ""
     async with open_lab(quick=quick) as lab:
         host = describe_host(lab)
         for name in names:
@@ -63,8 +64,9 @@ async def measure(names: list[str], *, quick: bool) -> bool:
                 problems[name] = f"{type(problem).__name__}: {problem}"
                 say(f"  failed: {problems[name]}")
             say(f"  {time.perf_counter() - began:.0f} s")
-        host["load at the end"] = _load()
-    print(write_results(RESULTS, stamp, host, results, problems))
+            host["load at the end"] = _load()
+            text = write_results(RESULTS, stamp, host, results, problems)  # after each: an interrupted run keeps what it has
+    print(text)
     missed = [verdict for result in results.values() for verdict in result.verdicts if verdict.met is False]
     return not problems and not missed
 

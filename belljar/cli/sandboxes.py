@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -159,11 +158,13 @@ async def show_stats(args: argparse.Namespace) -> int:
 
 
 async def collect_garbage(args: argparse.Namespace) -> int:
+    import asyncio
+
     from belljar.settings import load_settings
     from belljar.templates.pruning import prune
 
     async with open_fleet() as fleet:
-        report = asdict(await fleet.sweep())
+        report = vars(await fleet.sweep())
     report["superseded"] = [f"{path.parent.name}/{path.name[:12]}" for path in await asyncio.to_thread(prune, load_settings())]
     print(render_json(report) if args.json else render_table(("WHY", "REMOVED"), flatten(report)))
     return 0

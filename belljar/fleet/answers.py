@@ -72,6 +72,13 @@ class Answer:
     def object(self, name: str) -> Answer:
         return Answer(self._body.get(name), f"{self._what}.{name}")
 
+    def mapping(self, name: str) -> dict[str, Any]:
+        """An object whose content is the user's own affair."""
+        value = self._body.get(name)
+        if not isinstance(value, dict):
+            raise self._wrong(name, "an object")
+        return value
+
     def objects(self, name: str) -> list[Answer]:
         value = self._body.get(name)
         if not isinstance(value, list):

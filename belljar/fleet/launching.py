@@ -143,9 +143,10 @@ async def enliven(machine: Machine, record: SandboxRecord, manifest: Manifest) -
     grown = record.disk_mib > manifest.disk_mib
     if grown:
         await machine.grow_disk(record.disk_mib << 20)
-    await machine.resume()
-    link = await machine.link(ANSWER_DEADLINE_S)
+    # The hello and the thaw wait in the socket before the guest runs: it finds both with its first look.
+    link = await machine.dial()
     try:
+        await machine.resume()
         await thaw(link, record, manifest, grow=grown)
     except BaseException:
         await link.aclose()

@@ -17,7 +17,9 @@ from belljar.fleet.admission import check_fork_count, check_room
 from belljar.fleet.capturing import drop_sleep, fork_origin, put_to_sleep, sleep_origin, take_snapshot
 from belljar.fleet.checks import check_metadata
 from belljar.fleet.context import Context
+from belljar.fleet.contexts import DEFAULT_LANGUAGE, Contexts
 from belljar.fleet.costs import host_costs, parse_stats
+from belljar.fleet.execution import Execution
 from belljar.fleet.files import Files
 from belljar.fleet.launching import (
     ANSWER_DEADLINE_S,
@@ -45,7 +47,7 @@ BUSY_WAIT_S = 5.0
 
 
 class Sandbox:
-    """A sandbox. `processes` and `files` are what its inside offers; everything else concerns the whole machine."""
+    """A sandbox. `processes`, `files` and `contexts` are what its inside offers; everything else concerns the whole machine."""
 
     def __init__(self, fleet: Fleet, context: Context, record: SandboxRecord, running: Running | None = None) -> None:
         self.record = record
@@ -57,12 +59,17 @@ class Sandbox:
         self._moving = asyncio.Lock()
         self.processes = Processes(self.link)
         self.files = Files(self.link)
+        self.contexts = Contexts(self.link)
         if running:
             self._hold(running)
 
     @property
     def id(self) -> str:
         return self.record.id
+
+    async def run_code(self, code: str, language: str = DEFAULT_LANGUAGE, **options: Any) -> Execution:
+        """Run a cell in the first context of that language, with its state. Options as for `CodeContext.run`."""
+        return await self.contexts.run(code, language, **options)
 
     # -- attaching ----------------------------------------------------------------------------------------------------------
 

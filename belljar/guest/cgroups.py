@@ -22,9 +22,11 @@ class Group(Protocol):
     join_fd: int  # a child writes "0" here to move in; -1 if there is nothing to join
 
     def joined(self, pid: int) -> None: ...
+    def adopt(self, pid: int) -> None: ...
     def members(self) -> list[int]: ...
     def kill(self) -> None: ...
     def was_out_of_memory(self) -> bool: ...
+    def peak_memory(self) -> int | None: ...
     def remove(self) -> bool: ...
 
 
@@ -44,6 +46,11 @@ class ControlGroup:
         os.close(self.join_fd)
         self.join_fd = -1
 
+    def adopt(self, pid: int) -> None:
+        """Move in a process that somebody else has started."""
+        os.write(self.join_fd, str(pid).encode())
+        self.joined(pid)
+
     def members(self) -> list[int]:
         return [int(pid) for pid in self._read("cgroup.procs").split()]
 
@@ -54,6 +61,10 @@ class ControlGroup:
     def was_out_of_memory(self) -> bool:
         counts = dict(line.split() for line in self._read("memory.events").splitlines())
         return counts.get("oom_kill", "0") != "0"
+
+    def peak_memory(self) -> int | None:
+        text = self._read("memory.peak").strip()
+        return int(text) if text.isdecimal() else None
 
     def remove(self) -> bool:
         """False while something still lives in it."""
@@ -112,6 +123,9 @@ class SessionGroup:
     def joined(self, pid: int) -> None:
         self._session = pid
 
+    def adopt(self, pid: int) -> None:
+        self._session = pid  # who started it made it the leader of a session
+
     def members(self) -> list[int]:
         return [int(entry) for entry in os.listdir("/proc") if entry.isdecimal() and self._holds(int(entry))]
 
@@ -128,6 +142,9 @@ class SessionGroup:
 
     def was_out_of_memory(self) -> bool:
         return False
+
+    def peak_memory(self) -> int | None:
+        return None
 
     def remove(self) -> bool:
         return True

@@ -10,10 +10,11 @@ _SLACK: Final = 128 * 1024  # trimmed in steps of this, not at every write
 
 
 class Ring:
-    __slots__ = ("_data", "start")
+    __slots__ = ("_data", "_keep", "start")
 
-    def __init__(self) -> None:
+    def __init__(self, keep: int = RING_SIZE) -> None:
         self._data = bytearray()
+        self._keep = keep
         self.start = 0  # offset of the oldest byte kept = how much was dropped
 
     @property
@@ -22,8 +23,8 @@ class Ring:
 
     def append(self, data: bytes) -> None:
         self._data += data
-        if len(self._data) > RING_SIZE + _SLACK:
-            self.trim(RING_SIZE)
+        if len(self._data) > self._keep + _SLACK:
+            self.trim(self._keep)
 
     def trim(self, keep: int) -> None:
         excess = len(self._data) - keep

@@ -30,6 +30,8 @@ _NOT_RUNNABLE: Final = (errno.ENOENT, errno.ENOTDIR, errno.EACCES)
 _SIGNALS_IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 _LENGTH: Final = struct.Struct("I")
 _SOCKET: Final = 3  # its number in the child
+CONTROL_FD: Final = 4  # where a program finds the fourth descriptor that it is given
+_TARGETS: Final = (0, 1, 2, CONTROL_FD)
 _LAST_FD: Final = 65536
 
 
@@ -67,7 +69,8 @@ class Launcher:
             with suppress(OSError):
                 self._spare = _Child(self._groups.make(), self._unprotect)
 
-    def launch(self, plan: Plan, fds: tuple[int, int, int]) -> Launched:
+    def launch(self, plan: Plan, fds: tuple[int, ...]) -> Launched:
+        """Run the plan with `fds` as its standard descriptors, and a fourth, if there is one, as CONTROL_FD."""
         message = marshal.dumps(tuple(plan))
         child, self._spare = self._spare, None
         if child is not None and child.tell(message, fds):
@@ -76,7 +79,8 @@ class Launcher:
             child = _Child(self._groups.make(), self._unprotect)
         except OSError as error:
             raise Failure("sandbox_error", f"the guest cannot start another process: {error.strerror}") from None
-        child.tell(message, fds)
+        if not child.tell(message, fds):
+            raise Failure("sandbox_error", "a new process died before its program began; the guest may be out of memory")
         return child.launched()
 
 
@@ -100,12 +104,14 @@ class _Child:
         ours.setblocking(False)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1024 * 1024)
 
-    def tell(self, message: bytes, fds: tuple[int, int, int]) -> bool:
+    def tell(self, message: bytes, fds: tuple[int, ...]) -> bool:
         """False if the child is gone: somebody killed it while it waited. It is cleaned away then."""
         try:
             data = _LENGTH.pack(len(message)) + message
             sent = socket.send_fds(self._socket, [data], list(fds))
-            self._socket.sendall(data[sent:])
+            # Once it has everything the child may exec at any time, and then even an empty send would fail.
+            if sent < len(data):
+                self._socket.sendall(data[sent:])
         except OSError:
             self._socket.close()
             self._group.kill()
@@ -143,7 +149,7 @@ def _become(fd: int, group_fd: int, unprotect: Callable[[], None]) -> NoReturn:
         wire = socket.socket(fileno=_SOCKET)
         _rehearse()
         plan, fds = _receive(wire)
-        for target, source in enumerate(fds):
+        for target, source in zip(_TARGETS, fds, strict=False):  # sources are higher than targets, and in their order
             os.dup2(source, target)
             os.close(source)  # recv_fds cannot make them close on exec (its flags go nowhere in Python 3.11)
         if plan.terminal:
@@ -169,7 +175,7 @@ def _become(fd: int, group_fd: int, unprotect: Callable[[], None]) -> NoReturn:
 
 
 def _receive(wire: socket.socket) -> tuple[Plan, list[int]]:
-    data, fds, _, _ = socket.recv_fds(wire, 64 * 1024, 3)
+    data, fds, _, _ = socket.recv_fds(wire, 64 * 1024, len(_TARGETS))
     if not data:
         os._exit(0)  # the agent has ended, and with it the need for us
     while len(data) < _LENGTH.size or len(data) < _LENGTH.size + _LENGTH.unpack_from(data)[0]:

@@ -1,7 +1,7 @@
 """From a root image to a template: boot it once, warm it up, and save the whole machine.
 
-A bake is addressed by everything that its saved memory depends on: root image, kernel with agent, size, warm-up and the host's
-fingerprint. The same inputs are never baked twice; other inputs never meet a stale memory.
+A bake is addressed by everything that its saved memory depends on: root image, kernel with agent, size, warm-up, context and the
+host's fingerprint. The same inputs are never baked twice; other inputs never meet a stale memory.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from belljar.errors import BelljarError, BuildFailed, Conflict, HostSetup, TemplateNotFound
+from belljar.errors import BelljarError, BuildFailed, Conflict, HostSetup, SandboxError, TemplateNotFound
 from belljar.settings import Settings
 from belljar.store.layout import Layout
 from belljar.store.manifest import Manifest, SavedMachine, folder_bytes
 from belljar.store.publish import exclusive, publish, remove_tree, workplace
 from belljar.templates.kernel import KernelImage, build_kernel
-from belljar.templates.recipe import Recipe, list_recipes, load_recipe
+from belljar.templates.recipe import Recipe, WarmContext, list_recipes, load_recipe
 from belljar.templates.rootfs import RootImage, build_root
 from belljar.templates.steps import LOCK_DEADLINE_S, Progress
 from belljar.vm.channel import Data, Message
@@ -96,6 +96,8 @@ async def _exclusive(layout: Layout, digest: str, progress: Progress) -> AsyncIt
 
 def _digest(recipe: Recipe, kernel: KernelImage, root: RootImage, facts: HostFacts) -> str:
     shape = [recipe.vcpus, recipe.memory_mib, recipe.disk_mib, recipe.workdir, recipe.warmup]
+    if recipe.context:
+        shape += [recipe.context.preload, recipe.context.cells]
     content = [BAKE_GENERATION, recipe.name, kernel.digest, root.digest, shape, facts.fingerprint.to_json()]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
@@ -187,7 +189,21 @@ async def _warm_up(link: Link, recipe: Recipe, progress: Progress) -> None:
                     exited = item.body["exited"]
         if exited.get("exit_code") != 0:
             raise BuildFailed(f"{recipe.name}: warm-up failed: {line}\n{output.decode(errors='replace')}")
+    if recipe.context:
+        progress(f"{recipe.name}: warm-up of the Python context: {', '.join(recipe.context.preload) or 'no libraries'}")
+        await _warm_context(link, recipe.name, recipe.context)
     await link.request("settle", {}, timeout_s=120)
+
+
+async def _warm_context(link: Link, name: str, context: WarmContext) -> None:
+    """Start the process that Python contexts are forked from, and in it the context that sandboxes find up."""
+    request = {"preload": list(context.preload), "cells": list(context.cells)}
+    try:
+        await link.request("context.warm", request, timeout_s=WARMUP_DEADLINE_S)
+    except SandboxError:
+        raise  # the machine's trouble, not the recipe's: another try may do better
+    except BelljarError as problem:
+        raise BuildFailed(f"{name}: the Python context could not be warmed up: {problem.message}") from problem
 
 
 def make_disk(path: Path, size_mib: int) -> None:

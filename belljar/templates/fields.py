@@ -79,6 +79,14 @@ class Fields:
             self.bad(key, "must be a list of tables")
         return [Fields(f"{self.where}: {key}", item) for item in value]
 
+    def section(self, key: str) -> Fields | None:
+        """A table with keys of its own; None where there is none."""
+        self._known.add(key)
+        value = self.content.get(key)
+        if value is not None and not isinstance(value, dict):
+            self.bad(key, "must be a table")
+        return None if value is None else Fields(f"{self.where}: {key}", value)
+
     def finish(self) -> None:
         """A key that nobody asked for is a misspelt one."""
         if unknown := sorted(self.content.keys() - self._known):

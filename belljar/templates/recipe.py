@@ -10,9 +10,12 @@
     workdir                         where processes start
     vcpus, memory_mib, disk_mib     the machine
     warmup                          shell lines that the default user runs before the snapshot is taken
+    [context]                       with it, sandboxes have a Python context from the start:
+        preload                     modules that all Python contexts find imported (not bound to names)
+        warm                        cells that it runs before the snapshot is taken; they should leave no names behind
 
-Two digests: `root_digest` covers what the root image is made of, `digest` the machine and the warm-up too. So another amount
-of memory bakes another template from the same image.
+Two digests: `root_digest` covers what the root image is made of, `digest` the machine, the warm-up and the context too. So
+another amount of memory bakes another template from the same image.
 """
 
 from __future__ import annotations
@@ -57,6 +60,14 @@ class File:
 
 
 @dataclass(frozen=True)
+class WarmContext:
+    """The Python context that sandboxes have from the start."""
+
+    preload: tuple[str, ...]
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Recipe:
     """One recipe. `packages`, `wheels`, `files`, `links` and `users` are its own, not its parent's; the rest is in force."""
 
@@ -76,6 +87,7 @@ class Recipe:
     memory_mib: int
     disk_mib: int
     warmup: tuple[str, ...]
+    context: WarmContext | None
     extended: bool  # another recipe of the folder builds on it, so its tree is worth keeping
 
     @property
@@ -118,6 +130,7 @@ class Recipe:
                 "workdir": self.workdir,
                 "machine": [self.vcpus, self.memory_mib, self.disk_mib],
                 "warmup": self.warmup,
+                "context": [self.context.preload, self.context.cells] if self.context else None,
             }
         )
 
@@ -199,6 +212,7 @@ def _load(name: str, recipes_dir: Path, drafts: dict[str, dict[str, Any]], child
         memory_mib=fields.whole("memory_mib", 128, 2**20, parent.memory_mib if parent else None),
         disk_mib=fields.whole("disk_mib", 64, 2**24, parent.disk_mib if parent else None),
         warmup=fields.texts("warmup", parent.warmup if parent else ()),
+        context=_context(fields, parent),
         extended=any(draft.get("extends") == name for draft in drafts.values()),
     )
     fields.finish()
@@ -211,6 +225,15 @@ def _suite(fields: Fields, parent: Recipe | None) -> str:
     if "suite" in fields.content:
         fields.bad("suite", f"is inherited from {parent.name} and cannot be set here")
     return parent.suite
+
+
+def _context(fields: Fields, parent: Recipe | None) -> WarmContext | None:
+    section = fields.section("context")
+    if section is None:
+        return parent.context if parent else None
+    context = WarmContext(section.words("preload", r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"), section.texts("warm"))
+    section.finish()
+    return context
 
 
 def _files(fields: Fields, folder: Path) -> tuple[File, ...]:

@@ -214,6 +214,10 @@ class Machine:
             self._qmp = await Qmp.connect(self.run.monitor, self._on_event, MONITOR_DEADLINE_S)
         return self._qmp
 
+    async def dial(self) -> Link:
+        """The same without waiting for the agent: what is asked for on it goes out with the hello."""
+        return await Link.dial(self.run.agent)
+
     async def link(self, deadline_s: float) -> Link:
         """A new session with the agent; whatever session there was is over."""
         return await Link.connect(self.run.agent, deadline_s)

@@ -9,7 +9,7 @@ A frame is a header of 12 bytes, big endian, and a payload:
 
     type      payload                                       stream       who
     OPEN      JSON {"op": ..., parameters}                  0            host
-    DATA      1 .. MAX_PAYLOAD bytes                        0 in, 1 out, 2 err
+    DATA      1 .. MAX_PAYLOAD bytes                        0 in, 1 out, 2 err, 3 results
     MESSAGE   JSON object                                   0            both
     END       none: this side sends no more on the channel  0            both
     RESET     JSON {"code", "message", "details"}           0            both
@@ -62,6 +62,7 @@ ANNOUNCE: Final = 0x13
 STDIN: Final = 0
 STDOUT: Final = 1
 STDERR: Final = 2
+RESULT: Final = 3  # what a cell shows: images, tables
 
 HEADER: Final = struct.Struct(">BBHII")
 HEADER_SIZE: Final = HEADER.size
@@ -196,7 +197,7 @@ class Decoder:
             while end - start >= HEADER_SIZE:
                 kind, stream, reserved, channel, length = HEADER.unpack_from(view, start)
                 low, high = _LENGTHS.get(kind, (1, 0))
-                if not low <= length <= high or reserved or stream > (STDERR if kind == DATA else 0):
+                if not low <= length <= high or reserved or stream > (RESULT if kind == DATA else 0):
                     if self._find_cut_mark() < start + HEADER_SIZE:
                         break  # no header, but perhaps the beginning of a mark
                     raise WireError(f"a header that means nothing: {bytes(view[start : start + HEADER_SIZE]).hex()}")

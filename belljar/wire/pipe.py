@@ -22,7 +22,7 @@ MAX_JSON: Final = 1024 * 1024
 MAX_BLOB: Final = 64 * 1024 * 1024
 
 # Made once: json.dumps with options of its own makes an encoder per call.
-_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), default=str)
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 
 
 class PipeError(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -65,7 +66,11 @@ async def test_an_unknown_sandbox_is_not_found(stub_fleet: StubFleet, belljar: C
             await belljar(*words)
 
 
-async def test_snapshots_stats_and_gc(stub_fleet: StubFleet, belljar: Command, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_snapshots_stats_and_gc(
+    stub_fleet: StubFleet, belljar: Command, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("BELLJAR_HOME", str(tmp_path))
+    monkeypatch.setattr("belljar.templates.pruning.prune", lambda settings: [tmp_path / "templates" / ("0" * 64)])
     await belljar("snapshot", "create", "sb-1")
     assert capsys.readouterr().out == "snap-1\n"
     await belljar("snapshot", "list")

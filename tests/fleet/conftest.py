@@ -1,4 +1,4 @@
-"""The facade of a sandbox over a scripted guest (`processes`, `files`) and over a real agent on the host (`real_…`)."""
+"""The facade of a sandbox over a scripted guest (`processes`, `files`, `contexts`) and over a real agent on the host (`real_…`)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from belljar.fleet.contexts import Contexts
 from belljar.fleet.files import Files
 from belljar.fleet.process import LinkProvider
 from belljar.fleet.processes import Processes
@@ -43,6 +44,11 @@ def processes(links: LinkProvider) -> Processes:
 @pytest.fixture
 def files(links: LinkProvider) -> Files:
     return Files(links)
+
+
+@pytest.fixture
+def contexts(links: LinkProvider) -> Contexts:
+    return Contexts(links)
 
 
 @pytest.fixture

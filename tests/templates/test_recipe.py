@@ -8,7 +8,7 @@ import pytest
 
 from belljar.errors import InvalidInput, TemplateNotFound
 from belljar.settings import load_settings
-from belljar.templates.recipe import list_recipes, load_recipe
+from belljar.templates.recipe import WarmContext, list_recipes, load_recipe
 
 BASE = """
 name = "base"
@@ -21,6 +21,9 @@ vcpus = 2
 memory_mib = 512
 disk_mib = 1024
 warmup = ["true"]
+[context]
+preload = ["json"]
+warm = ["1 + 1"]
 [files]
 "/data.csv" = "files/data.csv"
 [[users]]
@@ -59,6 +62,14 @@ def test_a_child_inherits_the_machine_and_adds_to_the_image(recipes: Path) -> No
     assert not child.extended and child.parent is not None and child.parent.extended
 
 
+def test_a_child_inherits_the_context_as_a_whole_or_replaces_it(recipes: Path) -> None:
+    assert load_recipe("child", recipes).context == WarmContext(("json",), ("1 + 1",))
+    write(recipes, "child", CHILD + '[context]\npreload = ["os.path"]\n')
+    assert load_recipe("child", recipes).context == WarmContext(("os.path",), ())
+    write(recipes, "base", BASE.replace('[context]\npreload = ["json"]\nwarm = ["1 + 1"]\n', ""))
+    assert load_recipe("base", recipes).context is None
+
+
 def test_an_alias_finds_the_recipe(recipes: Path) -> None:
     assert load_recipe("the_child", recipes).name == "child"
 
@@ -78,6 +89,8 @@ def test_digests_do_not_depend_on_where_the_folder_is_or_on_the_order_of_keys(
     [
         ("memory_mib = 512", "memory_mib = 513", False),
         ('warmup = ["true"]', 'warmup = ["false"]', False),
+        ('preload = ["json"]', "preload = []", False),
+        ('warm = ["1 + 1"]', 'warm = ["2 + 2"]', False),
         ('workdir = "/workspace"', 'workdir = "/srv"', False),
         ('packages = ["python3"]', 'packages = ["python3", "git"]', True),
         ("sudo = true", "sudo = false", True),
@@ -122,6 +135,10 @@ def test_a_files_content_and_mode_are_in_the_digest(recipes: Path) -> None:
         ("memory_mib = 512", "memory_mib = -1", "memory_mib"),
         ("disk_mib = 1024", "disk_mib = 1e9", "disk_mib"),
         ('warmup = ["true"]', "warmup = [1]", "warmup"),
+        ('preload = ["json"]', 'preload = ["os; import sys"]', "preload"),
+        ('preload = ["json"]', 'preload = "json"', "preload"),
+        ('warm = ["1 + 1"]', "warm = [1]", "warm"),
+        ('warm = ["1 + 1"]', 'warmth = ["1 + 1"]', "warmth"),
         ('"/data.csv" =', '"/../data.csv" =', "files"),
         ('"files/data.csv"', '"../../../etc/passwd"', "files"),
         ('"files/data.csv"', '"files/none"', "files"),
