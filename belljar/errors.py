@@ -30,6 +30,7 @@
         ├── SandboxGone         the machine ended; carries the console's and QEMU's last words
         ├── AgentLost           the agent in the guest died or restarted; what it ran is lost to us
         ├── AgentProtocol       the guest sent what no agent sends
+        ├── VmmRefused          the virtual machine monitor refused a command
         └── DeadlineExceeded    no answer in time
 
 `code` is stable and travels on every wire; `status` is what HTTP answers; `retry` says whether the same call may succeed later
@@ -228,6 +229,12 @@ class AgentProtocol(SandboxError):
     """The guest sent bytes that no agent sends; the session was ended."""
 
     code, retry = "agent_protocol", "unknown"
+
+
+class VmmRefused(SandboxError):
+    """The virtual machine monitor refused a command."""
+
+    code = "vmm_refused"
 
 
 class DeadlineExceeded(SandboxError):

@@ -13,6 +13,7 @@ ALLOWED = {
     "wire": set(),
     "settings": {"errors"},
     "guest": {"wire"},
+    "kernel": {"wire"},
     "vm": {"wire", "errors"},
     "store": {"errors", "settings"},
     "templates": {"vm", "store", "errors", "settings"},

@@ -164,7 +164,8 @@ async def collect_garbage(args: argparse.Namespace) -> int:
     from belljar.templates.pruning import prune
 
     async with open_fleet() as fleet:
-        report = vars(await fleet.sweep())
+        later = vars(await fleet.sweep())
+        report = {why: [*ids, *later[why]] for why, ids in vars(fleet.swept).items()}
     report["superseded"] = [f"{path.parent.name}/{path.name[:12]}" for path in await asyncio.to_thread(prune, load_settings())]
     print(render_json(report) if args.json else render_table(("WHY", "REMOVED"), flatten(report)))
     return 0

@@ -116,7 +116,9 @@ async def put_to_sleep(context: Context, record: SandboxRecord, machine: Machine
     await _check_capture(context, machine, folder, machines=0, keep_disk=False)
     was_running = machine.state == "running"
     new, sleep = folder / f"{SLEEP}.new", folder / SLEEP
-    await asyncio.to_thread(shutil.rmtree, new, ignore_errors=True)
+    # Whatever an owner that was killed has left here is older than the machine that runs now.
+    for leftover in (new, sleep):
+        await asyncio.to_thread(shutil.rmtree, leftover, ignore_errors=True)
     new.mkdir(mode=0o700)
     try:
         taken = await _capture(machine, folder, new, None, resume=False)
@@ -142,7 +144,7 @@ async def sleep_origin(context: Context, record: SandboxRecord) -> Origin:
     """What a sleeping sandbox wakes from."""
     saved = SavedMachine(context.layout.sandbox(record.id) / SLEEP)
     manifest = await asyncio.to_thread(saved.read_manifest)
-    await asyncio.to_thread(saved.check_complete)
+    await asyncio.to_thread(saved.check_complete, delta=True, disk=False)
     image = await asyncio.to_thread(load_image, saved.memory, manifest.memory_mib << 20, saved.pages, saved.pagemap)
     return Origin(saved, manifest, image)
 

@@ -5,26 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from belljar.errors import AgentProtocol
 from belljar.store.manifest import folder_bytes
 from belljar.vm.memory import RamMapping, private_bytes
-
-
-def parse_stats(answer: dict[str, Any]) -> dict[str, Any]:
-    """The guest's own figures: groups of numbers, and nothing else is let through."""
-    parsed: dict[str, Any] = {}
-    for name, value in answer.items():
-        if isinstance(value, dict):
-            parsed[name] = {key: _number(inner) for key, inner in value.items()}
-        else:
-            parsed[name] = _number(value)
-    return parsed
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise AgentProtocol("the guest's statistics are not numbers")
-    return value
 
 
 def _rollup(pid: int) -> dict[str, int]:

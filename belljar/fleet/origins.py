@@ -31,7 +31,7 @@ async def template_origin(context: Context, name: str) -> Origin:
         raise InvalidInput(f"template must be a name, not {type(name).__name__}")
     saved = await asyncio.to_thread(find_template, context, name)
     manifest = await asyncio.to_thread(saved.read_manifest)
-    await asyncio.to_thread(saved.check_complete)
+    await asyncio.to_thread(saved.check_complete, delta=False)
     check_restorable(context, manifest)
     size = manifest.memory_mib << 20
 
@@ -61,7 +61,7 @@ async def snapshot_origin(context: Context, snapshot_id: str) -> Origin:
     if not saved.folder.exists():
         raise SnapshotNotFound(f"the files of snapshot {snapshot_id} are gone; remove it with `belljar snapshot rm`")
     manifest = await asyncio.to_thread(saved.read_manifest)
-    await asyncio.to_thread(saved.check_complete)
+    await asyncio.to_thread(saved.check_complete, delta=True)
     check_restorable(context, manifest)
 
     def load() -> MemoryImage:

@@ -33,7 +33,7 @@ from belljar.vm.process import adopt_vmm
 log = logging.getLogger(__name__)
 
 LIVE = ("running", "paused")
-UNFINISHED = ("creating", "pooled")
+UNFINISHED = ("creating", "pooled", "ending")
 
 
 class Undertaker(Protocol):

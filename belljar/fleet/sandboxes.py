@@ -24,7 +24,7 @@ from belljar.fleet.images import ImageCache
 from belljar.fleet.launching import Running, discard, enliven, host_trouble, lay_out, remove_folder, start_machine, take_lock
 from belljar.fleet.origins import snapshot_origin, template_origin
 from belljar.fleet.pool import Pool
-from belljar.fleet.recovery import SweepReport, end_process, sweep
+from belljar.fleet.recovery import UNFINISHED, SweepReport, end_process, sweep
 from belljar.fleet.sandbox import Sandbox
 from belljar.settings import Settings
 from belljar.store.db import Records, SandboxRecord, SnapshotRecord
@@ -51,12 +51,13 @@ class Fleet:
         self._starts = asyncio.Semaphore(PARALLEL_STARTS)
         self._pool = Pool(self, context)
         self._tasks: list[asyncio.Task[None]] = []
+        self.swept = SweepReport()  # what was cleaned away when it was opened
 
     @classmethod
     async def open(cls, settings: Settings, *, maintain: bool = True) -> Fleet:
         """Open the home. With `maintain`, expired sandboxes are ended while this process lives; both kinds clean up once now."""
         fleet = cls(await asyncio.to_thread(_make_context, settings))
-        await fleet.sweep()
+        fleet.swept = await fleet.sweep()
         if maintain:
             fleet._tasks.append(asyncio.create_task(fleet._maintain(), name="maintain"))
         return fleet
@@ -195,7 +196,7 @@ class Fleet:
         if not isinstance(sandbox_id, str):
             raise InvalidInput(f"a sandbox id is text, not {type(sandbox_id).__name__}")
         record = await asyncio.to_thread(self._context.records.find_sandbox, sandbox_id)
-        if record is None or record.state in ("creating", "pooled"):
+        if record is None or record.state in UNFINISHED:
             raise SandboxNotFound(f"no sandbox {sandbox_id[:80]!r}; `belljar ps` shows those there are")
         if sandbox_id not in self._handles:
             self._handles[sandbox_id] = Sandbox(self, self._context, record)
@@ -204,7 +205,7 @@ class Fleet:
     async def list(self, metadata: Mapping[str, str] | None = None) -> builtins.list[SandboxRecord]:
         """All sandboxes, oldest first, or those that carry all of `metadata`."""
         found = await asyncio.to_thread(self._context.records.list_sandboxes, metadata=check_metadata(metadata))
-        return [record for record in found if record.state not in ("creating", "pooled")]
+        return [record for record in found if record.state not in UNFINISHED]
 
     # -- end ----------------------------------------------------------------------------------------------------------------
 
@@ -217,6 +218,10 @@ class Fleet:
     async def erase(self, sandbox_id: str) -> None:
         """No process, no folder, no record: in that order, so that an interrupted end can be finished by the next sweep."""
         folder = self._context.layout.sandbox(sandbox_id)
+        try:
+            await asyncio.to_thread(self._context.records.update_sandbox, sandbox_id, state="ending")
+        except SandboxNotFound:
+            pass
         await end_process(folder)
         await asyncio.to_thread(remove_folder, folder)
         await asyncio.to_thread(self._context.records.delete_sandbox, sandbox_id)

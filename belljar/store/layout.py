@@ -114,14 +114,15 @@ class Layout:
             self.roots,
             self.templates,
             self.names,
-            self.sandboxes,
-            self.snapshots,
             self.trees,
             self.cache / "kernel-files",
             self.locks,
             self.tmp,
         ):
             directory.mkdir(parents=True, exist_ok=True, mode=0o755)
+        for directory in (self.sandboxes, self.snapshots):
+            directory.mkdir(exist_ok=True, mode=0o700)
+            directory.chmod(0o700)
 
 
 def part(what: str, text: str) -> str:

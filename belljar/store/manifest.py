@@ -79,9 +79,9 @@ class SavedMachine:
     def write_manifest(self, manifest: Manifest) -> None:
         self.manifest_file.write_text(json.dumps(asdict(manifest), indent=1))
 
-    def check_complete(self) -> None:
+    def check_complete(self, *, delta: bool, disk: bool = True) -> None:
         """Refuse a saved machine that has lost a file, before anything is started from it."""
-        needed = [self.devices, self.root, self.memory]
+        needed = [self.devices, self.root, self.memory, *([self.disk] if disk else []), *([self.pages, self.pagemap] if delta else [])]
         missing = [path.name for path in needed if not path.exists()]
         if missing:
             raise HostSetup(f"{self.folder.name} is damaged: {', '.join(missing)} is missing. Remove it and make it again.")

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import subprocess
 import time
 from collections.abc import AsyncIterator
@@ -211,7 +212,9 @@ def make_disk(path: Path, size_mib: int) -> None:
     with path.open("wb") as file:
         file.truncate(size_mib << 20)
     options = "lazy_itable_init=1,nodiscard,root_owner=0:0"
-    argv = ["mke2fs", "-q", "-F", "-t", "ext4", "-O", "^has_journal", "-m", "0", "-E", options, str(path)]
+    # An ordinary user's PATH often lacks the system directories.
+    program = shutil.which("mke2fs") or shutil.which("mke2fs", path="/usr/sbin:/sbin") or "mke2fs"
+    argv = [program, "-q", "-F", "-t", "ext4", "-O", "^has_journal", "-m", "0", "-E", options, str(path)]
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
     except FileNotFoundError:

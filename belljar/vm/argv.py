@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from belljar.vm.host import HostFacts
+from belljar.vm.jail import ROOT_IN_JAIL
 from belljar.vm.spec import AGENT_PORT, Shape
 
 # `spawn` and `elevateprivileges` matter most: a VMM that was taken over cannot start a program or become someone else.
@@ -23,7 +24,7 @@ class Descriptors:
     """Numbers of the inherited descriptors. Exactly one of `state` (restore) and `kernel`+`initrd` (boot) is given."""
 
     ram: int
-    root: int
+    root: int | None  # None: the jail shows it by path, read-only
     disk: int
     monitor: int
     agent: int
@@ -47,9 +48,13 @@ def _memory(shape: Shape, fd: int, *, shared: bool) -> list[str]:
     return ["-m", f"{shape.memory_mib}M", "-object", backend]
 
 
-def _root(fd: int) -> list[str]:
-    node = "driver=raw,node-name=root,read-only=on,file.driver=file,file.filename=/dev/fdset/1,file.locking=off,file.read-only=on"
-    return ["-add-fd", f"fd={fd},set=1", "-blockdev", node, "-device", "virtio-blk-device,drive=root,serial=belljar-root"]
+def _root(fd: int | None) -> list[str]:
+    # A VMM that has the owner's own uid could make the file writable through a descriptor of it; through a read-only mount it
+    # cannot. With another uid the descriptor is safe, and that uid could not reach the path.
+    name = ROOT_IN_JAIL if fd is None else "/dev/fdset/1"
+    given = [] if fd is None else ["-add-fd", f"fd={fd},set=1"]
+    node = f"driver=raw,node-name=root,read-only=on,file.driver=file,file.filename={name},file.locking=off,file.read-only=on"
+    return [*given, "-blockdev", node, "-device", "virtio-blk-device,drive=root,serial=belljar-root"]
 
 
 def _disk(fd: int) -> list[str]:

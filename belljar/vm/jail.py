@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 NOBODY = 65534
 _FILES = [
@@ -28,9 +29,15 @@ _FILES = [
 ]
 
 
-def jailed(argv: list[str], *, info_fd: int, kvm: bool) -> list[str]:
+# Where a jailed VMM finds its root image, when it is shown one by path.
+ROOT_IN_JAIL = "/root.ext4"
+
+
+def jailed(argv: list[str], *, info_fd: int, kvm: bool, root: Path | None) -> list[str]:
     """The command line that runs `argv` in its own namespaces and reports its pid on `info_fd`."""
     devices = ["--dev-bind", "/dev/kvm", "/dev/kvm"] if kvm else []
+    if root is not None:
+        devices += ["--ro-bind", str(root), ROOT_IN_JAIL]
     # As PID 1 of its namespace QEMU needs no second bubblewrap process as its init.
     return [
         "bwrap",

@@ -19,11 +19,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from belljar.errors import SandboxGone, WrongState
+from belljar.errors import SandboxError, SandboxGone, WrongState
 from belljar.vm.argv import Descriptors, qemu_argv
 from belljar.vm.host import HostFacts
 from belljar.vm.link import Link
-from belljar.vm.memory import MemoryImage, RamMapping, find_ram
+from belljar.vm.memory import MemoryImage, RamMapping, find_ram, seal
 from belljar.vm.process import Identity, Vmm, adopt_vmm, start_time, start_vmm, tail
 from belljar.vm.qmp import Qmp
 from belljar.vm.sockets import listen_unix
@@ -36,6 +36,7 @@ _MOVES: dict[str, tuple[set[State], State]] = {
 }
 MONITOR_DEADLINE_S = 30.0
 _FILE_SLACK = 64 << 20
+MAX_DEVICE_STATE = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -133,8 +134,8 @@ class Machine:
     async def restore(cls, run: RunDir, parts: Parts, facts: HostFacts, image: MemoryImage, device_state: Path) -> Machine:
         """A machine on a private mapping of `image`, with the device state loaded, paused."""
         with ExitStack() as stack:
-            # Opened anew for each machine: loading moves the file position.
-            state = _open(stack, device_state, os.O_RDONLY)
+            state = await asyncio.to_thread(_sealed_copy, device_state)
+            stack.callback(os.close, state)
             return await cls._start(stack, run, parts, facts, image.fd, state=state)
 
     @classmethod
@@ -142,12 +143,15 @@ class Machine:
         cls, stack: ExitStack, run: RunDir, parts: Parts, facts: HostFacts, ram: int, *, extra: str = "", **given: int
     ) -> Machine:
         monitor, agent = (stack.enter_context(listen_unix(path)) for path in (run.monitor, run.agent))
-        root = _open(stack, parts.root, os.O_RDONLY)
+        by_path = facts.jail and not facts.is_root
+        root = None if by_path else _open(stack, parts.root, os.O_RDONLY)
         disk = _open(stack, parts.disk, os.O_RDWR)
         fds = Descriptors(ram=ram, root=root, disk=disk, monitor=monitor.fileno(), agent=agent.fileno(), **given)
         argv = qemu_argv(parts.name, parts.shape, facts, fds, extra=extra)
         limit = parts.disk.stat().st_size + _FILE_SLACK
-        vmm = await start_vmm(argv, fds.numbers(), facts, log=run.log, uid=parts.uid, max_file_bytes=limit)
+        vmm = await start_vmm(
+            argv, fds.numbers(), facts, log=run.log, uid=parts.uid, max_file_bytes=limit, root=parts.root if by_path else None
+        )
         status = os.fstat(ram)
         machine = cls(run, parts.shape, vmm, ram, (status.st_dev, status.st_ino), "booting" if "kernel" in given else "paused")
         try:
@@ -284,16 +288,22 @@ class Machine:
         if self.state != "paused":
             raise WrongState(f"device state can only be saved while paused, not {self.state}")
         qmp = await self.monitor()
-        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        # Into memory first: a VMM that was taken over may keep the descriptor, and must not be able to change what was saved.
+        memory = os.memfd_create("belljar-state", os.MFD_CLOEXEC)
         try:
-            added = await qmp.run("add-fd", fd=fd)
-            fdset = int(added["fdset-id"])
+            writable = os.open(f"/proc/self/fd/{memory}", os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                added = await qmp.run("add-fd", fd=writable)
+            finally:
+                os.close(writable)
+            fdset = _fdset_of(added)
+            try:
+                await qmp.run("xen-save-devices-state", {"filename": f"/dev/fdset/{fdset}", "live": False})
+            finally:
+                await qmp.run("remove-fd", {"fdset-id": fdset})
+            await asyncio.to_thread(_copy_out, memory, target)
         finally:
-            os.close(fd)
-        try:
-            await qmp.run("xen-save-devices-state", {"filename": f"/dev/fdset/{fdset}", "live": False})
-        finally:
-            await qmp.run("remove-fd", {"fdset-id": fdset})
+            os.close(memory)
 
     async def grow_disk(self, size: int) -> None:
         await (await self.monitor()).run("block_resize", {"node-name": "disk", "size": size})
@@ -328,6 +338,27 @@ class Machine:
             await self._qmp.aclose()
             self._qmp = None
         self._vmm.release()
+
+
+def _fdset_of(answer: object) -> int:
+    if isinstance(answer, dict) and isinstance(number := answer.get("fdset-id"), int):
+        return number
+    raise SandboxError("the VMM answered add-fd with something else than a descriptor set")
+
+
+def _copy_out(memory: int, target: Path) -> None:
+    size = os.fstat(memory).st_size
+    if size > MAX_DEVICE_STATE:
+        raise SandboxError(f"the VMM's device state has {size} bytes, which no machine of ours has")
+    target.touch(mode=0o600)
+    target.write_bytes(os.pread(memory, size, 0))
+
+
+def _sealed_copy(device_state: Path) -> int:
+    """Device state as a memfd of the machine's own: no handle on the saved file ever reaches a VMM."""
+    fd = os.memfd_create("belljar-state", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+    os.pwrite(fd, device_state.read_bytes(), 0)
+    return seal(fd)
 
 
 def _open(stack: ExitStack, path: Path, flags: int) -> int:

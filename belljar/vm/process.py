@@ -92,11 +92,20 @@ def adopt_vmm(identity: Identity) -> Vmm:
     return Vmm(identity, pidfd)
 
 
-async def start_vmm(argv: list[str], fds: list[int], facts: HostFacts, *, log: Path, uid: int | None, max_file_bytes: int) -> Vmm:
+async def start_vmm(
+    argv: list[str],
+    fds: list[int],
+    facts: HostFacts,
+    *,
+    log: Path,
+    uid: int | None,
+    max_file_bytes: int,
+    root: Path | None,
+) -> Vmm:
     """Start QEMU with these descriptors and nothing else; as root under `uid`, in its jail where the host can."""
     # A VMM that was taken over must not fill the host's disk through its own disk image or log.
     limits = ["prlimit", f"--fsize={max_file_bytes}", f"--nofile={_MAX_FILES}", "--core=0", "--"]
-    child, pid = await asyncio.to_thread(_spawn, limits, argv, fds, facts, log, uid)
+    child, pid = await asyncio.to_thread(_spawn, limits, argv, fds, facts, log, uid, root)
     started = start_time(pid)
     if started is None:
         raise SandboxError(f"QEMU ended at once: {tail(log)}")
@@ -108,14 +117,14 @@ async def start_vmm(argv: list[str], fds: list[int], facts: HostFacts, *, log: P
 
 
 def _spawn(
-    limits: list[str], argv: list[str], fds: list[int], facts: HostFacts, log: Path, uid: int | None
+    limits: list[str], argv: list[str], fds: list[int], facts: HostFacts, log: Path, uid: int | None, root: Path | None
 ) -> tuple[subprocess.Popen[bytes], int]:
     info_read, info_write = os.pipe2(os.O_CLOEXEC)
     groups = [facts.kvm_gid] if facts.accelerator == "kvm" and facts.kvm_gid is not None else []
     who = {"user": uid, "group": uid, "extra_groups": groups} if uid is not None else {}
     try:
         if facts.jail:
-            argv = jailed(argv, info_fd=info_write, kvm=facts.accelerator == "kvm")
+            argv = jailed(argv, info_fd=info_write, kvm=facts.accelerator == "kvm", root=root)
             fds = [*fds, info_write]
         with log.open("ab") as output:
             child = subprocess.Popen(

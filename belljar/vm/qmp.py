@@ -13,17 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from belljar.errors import DeadlineExceeded, SandboxError, SandboxGone
+from belljar.errors import DeadlineExceeded, SandboxError, SandboxGone, VmmRefused
 from belljar.vm.sockets import connect_unix
 
 # A VMM that a guest has taken over may send anything; a line longer than this is not QMP.
 MAX_LINE = 1 << 20
-
-
-class QmpError(SandboxError):
-    """QEMU refused a command."""
-
-    code = "vmm_refused"
 
 
 class Qmp:
@@ -108,7 +102,7 @@ class Qmp:
             self._on_event(str(message["event"]), data if isinstance(data, dict) else {})
         elif (reply := self._pending.get(message.get("id", 0))) and not reply.done():
             if "error" in message:
-                reply.set_exception(QmpError(f"the VMM refused: {str(message['error'])[:500]}"))
+                reply.set_exception(VmmRefused(f"the VMM refused: {str(message['error'])[:500]}"))
             else:
                 reply.set_result(message.get("return"))
 

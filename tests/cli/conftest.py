@@ -78,8 +78,10 @@ class StubFleet:
     async def remove_snapshot(self, name: str) -> None:
         self.log.append((name, "rm", (), {}))
 
+    swept = SimpleNamespace(expired=["sb-9"])
+
     async def sweep(self) -> SimpleNamespace:
-        return SimpleNamespace(expired=["sb-9"])
+        return SimpleNamespace(expired=[])
 
 
 def _install(fleet: StubFleet, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
 import pytest
 
 from belljar.vm.argv import Descriptors, qemu_argv
 from belljar.vm.host import HostFacts
-from belljar.vm.jail import jailed
+from belljar.vm.jail import ROOT_IN_JAIL, jailed
 from belljar.vm.spec import Accelerator, Fingerprint, Shape
 
 
@@ -33,6 +36,13 @@ def test_no_path_of_the_host_reaches_qemu() -> None:
     assert all(path.startswith(("/proc/self/fd/", "/dev/fdset/")) for path in paths), paths
 
 
+def test_a_root_image_that_the_jail_shows_is_read_only() -> None:
+    argv = qemu_argv("x", Shape(2, 512), facts(), dataclasses.replace(RESTORE, root=None))
+    assert f"file.filename={ROOT_IN_JAIL}" in " ".join(argv) and "set=1" not in " ".join(argv)
+    words = jailed(argv, info_fd=3, kvm=False, root=Path("/somewhere/root.ext4"))
+    assert words[(at := words.index("/somewhere/root.ext4")) - 1 : at + 2] == ["--ro-bind", "/somewhere/root.ext4", ROOT_IN_JAIL]
+
+
 def test_a_restore_maps_memory_privately_and_a_boot_shares_it() -> None:
     restore = " ".join(qemu_argv("x", Shape(2, 512), facts(), RESTORE))
     boot = " ".join(qemu_argv("x", Shape(2, 512), facts(), BOOT))
@@ -47,8 +57,8 @@ def test_the_accelerator_changes_nothing_but_the_cpu() -> None:
 
 
 def test_a_jailed_machine_sees_kvm_only_when_it_uses_it() -> None:
-    assert "/dev/kvm" in jailed(["qemu"], info_fd=3, kvm=True)
-    assert "/dev/kvm" not in jailed(["qemu"], info_fd=3, kvm=False)
+    assert "/dev/kvm" in jailed(["qemu"], info_fd=3, kvm=True, root=None)
+    assert "/dev/kvm" not in jailed(["qemu"], info_fd=3, kvm=False, root=None)
 
 
 def test_a_fingerprint_names_what_differs() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from belljar.errors import DeadlineExceeded, SandboxGone
-from belljar.vm.qmp import Qmp, QmpError
+from belljar.errors import DeadlineExceeded, SandboxGone, VmmRefused
+from belljar.vm.qmp import Qmp
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 GREETING = b'{"QMP": {"version": {}, "capabilities": []}}\n'
@@ -61,7 +61,7 @@ async def test_a_refusal_is_an_error_and_the_next_command_works(tmp_path: Path) 
         await reader.read()
 
     async def use(qmp: Qmp, events: list[str]) -> None:
-        with pytest.raises(QmpError, match="no"):
+        with pytest.raises(VmmRefused, match="no"):
             await qmp.run("bad")
         assert await qmp.run("good") == 7
 
