@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-import os
 import socket
 import sys
+import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -122,7 +122,7 @@ def work() -> Iterator[str]:
                 break
             yield str(path)
             (path / "cgroup.kill").write_text("1")
-            for _ in range(200):
+            for _ in range(1000):
                 try:
                     for leaf in path.iterdir():
                         if leaf.is_dir():
@@ -130,7 +130,7 @@ def work() -> Iterator[str]:
                     path.rmdir()
                     return
                 except OSError:
-                    os.sched_yield()
+                    time.sleep(0.01)
             return
     yield ""
 

@@ -119,7 +119,7 @@ def test_frames_behind_somebody_elses_mark_are_not_read() -> None:
         encode_header(DATA, 1, 0),
         encode_header(DATA, 1, MAX_PAYLOAD + 1),
         encode_header(DATA, 1, 0xFFFFFFFF),
-        encode_header(DATA, 1, 5, 3),
+        encode_header(DATA, 1, 5, frames.RESULT + 1),
         encode_header(MESSAGE, 1, 5, 1),
         encode_header(END, 1, 1),
         encode_header(frames.CREDIT, 1, 5),

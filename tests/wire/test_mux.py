@@ -353,7 +353,7 @@ def test_host_refuses_pings() -> None:
 
 FRAME = st.tuples(
     st.sampled_from([OPEN, DATA, MESSAGE, END, RESET, CREDIT, frames.PING, PONG, 0, 42]),
-    st.integers(0, 3),
+    st.integers(0, 4),
     st.integers(0, 5),
     st.one_of(st.binary(max_size=30), st.just(b"{}"), st.just(b"\0\0\1\0"), st.just(b"")),
 ).map(lambda parts: encode_header(parts[0], parts[2], len(parts[3]), parts[1]) + parts[3])
