@@ -14,6 +14,7 @@ from pathlib import Path
 
 from belljar.errors import BelljarError
 from bench.bursting import bursting
+from bench.contexts import contexts
 from bench.creating import creating
 from bench.forking import forking
 from bench.idling import idling
@@ -31,6 +32,7 @@ BENCHMARKS: dict[str, Callable[[Lab], Awaitable[Result]]] = {
     "idle": idling,
     "burst": bursting,
     "transfer": transferring,
+    "contexts": contexts,
 }
 
 

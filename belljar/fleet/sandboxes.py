@@ -109,6 +109,10 @@ class Fleet:
 
     async def launch(self, origin: Origin, wish: Wish, disk_mib: int) -> Sandbox:
         """Start a machine and wait for its first answer; on failure nothing of it is left."""
+        async with self._starts:
+            return await self._launch(origin, wish, disk_mib)
+
+    async def _launch(self, origin: Origin, wish: Wish, disk_mib: int) -> Sandbox:
         record, machine, lock = await self.prepare(origin, wish, disk_mib, state="creating")
         try:
             link = await enliven(machine, record, origin.manifest)
@@ -137,9 +141,8 @@ class Fleet:
             with host_trouble("the sandbox could not be laid out"):
                 folder.mkdir(mode=0o700)
                 lock = take_lock(folder)
-                async with self._starts:
-                    await asyncio.to_thread(lay_out, origin, folder, disk_mib)
-                    machine = await start_machine(context, origin, record, folder)
+                await asyncio.to_thread(lay_out, origin, folder, disk_mib)
+                machine = await start_machine(context, origin, record, folder)
         except BaseException:
             await discard(context, record.id, machine, lock)
             raise

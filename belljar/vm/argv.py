@@ -83,13 +83,23 @@ def _console() -> list[str]:
     return ["-chardev", f"ringbuf,id=console,size={CONSOLE_BYTES}", "-serial", "chardev:console"]
 
 
-def _start(fds: Descriptors, tsc_khz: int, extra: str) -> list[str]:
+def kernel_words(facts: HostFacts) -> str:
+    """The kernel's command line. Whoever changes it must bump BAKE_GENERATION in templates/bake.py."""
+    words = "console=ttyS0 reboot=t panic=-1 quiet mitigations=off nopti init_on_alloc=0 transparent_hugepage=madvise"
+    if facts.accelerator == "tcg":
+        # An emulated guest cannot calibrate the counter itself. Left to itself it hangs, or distrusts the counter and keeps time
+        # by timer ticks: in steps of 4 ms, losing time under load, and never idle.
+        words += f" tsc_early_khz={facts.tsc_khz} tsc=reliable clocksource=tsc"
+        # Programs at the same addresses every time let the emulator use its translation of the C library again.
+        words += " norandmaps"
+    return words
+
+
+def _start(fds: Descriptors, facts: HostFacts, extra: str) -> list[str]:
     if fds.state is not None:
         return ["-incoming", f"fd:{fds.state}", "-global", "migration.send-configuration=off"]
-    words = "console=ttyS0 reboot=t panic=-1 quiet mitigations=off nopti init_on_alloc=0 transparent_hugepage=madvise"
-    words += f" tsc_early_khz={tsc_khz}"
     boot = ["-kernel", f"/proc/self/fd/{fds.kernel}", "-initrd", f"/proc/self/fd/{fds.initrd}"]
-    return [*boot, "-append", f"{words} {extra}".strip()]
+    return [*boot, "-append", f"{kernel_words(facts)} {extra}".strip()]
 
 
 def qemu_argv(name: str, shape: Shape, facts: HostFacts, fds: Descriptors, *, extra: str = "") -> list[str]:
@@ -110,5 +120,5 @@ def qemu_argv(name: str, shape: Shape, facts: HostFacts, fds: Descriptors, *, ex
         *_wire(fds.agent),
         *_monitor(fds.monitor),
         *_console(),
-        *_start(fds, facts.tsc_khz, extra),
+        *_start(fds, facts, extra),
     ]  # fmt: skip

@@ -41,7 +41,8 @@ class HostFacts:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        cpu = f"host:{cpu_name()}" if self.accelerator == "kvm" else "max"
+        # Under emulation guests count time by the host's counter: a host with another rate would run their clocks wrong.
+        cpu = f"host:{cpu_name()}" if self.accelerator == "kvm" else f"max@{self.tsc_khz / 1e6:.1f}GHz"
         return Fingerprint(qemu=self.qemu_version, accelerator=self.accelerator, cpu=cpu, devices=DEVICES)
 
 
