@@ -2,8 +2,11 @@
 
     BelljarError
     ├── InvalidInput            the caller asked for something malformed; nothing was changed
-    │   └── NotSupported        well formed, but this snapshot, template or host cannot do it
-    ├── NotFound                no such sandbox, template, snapshot, process or file
+    │   ├── NotSupported        well formed, but this snapshot, template or host cannot do it
+    │   └── TooLarge            more bytes than are taken in one piece
+    ├── Unauthorized            no token, or none that is valid
+    ├── Forbidden               a valid token that does not allow this
+    ├── NotFound                no such sandbox, template, snapshot, token, process or file
     │   ├── TemplateNotFound
     │   ├── SnapshotNotFound
     │   ├── SandboxNotFound
@@ -67,6 +70,24 @@ class NotSupported(InvalidInput):
     """The request is well formed, but what it addresses cannot do it."""
 
     code, status = "not_supported", 422
+
+
+class TooLarge(InvalidInput):
+    """The request has more bytes than are taken in one piece."""
+
+    code, status = "too_large", 413
+
+
+class Unauthorized(BelljarError):
+    """No token came with the request, or none that is valid."""
+
+    code, status = "unauthorized", 401
+
+
+class Forbidden(BelljarError):
+    """The token is valid, and does not allow this."""
+
+    code, status = "forbidden", 403
 
 
 class NotFound(BelljarError):

@@ -32,6 +32,10 @@ class Settings:
     uid_base: int
     uid_count: int
     jail: str
+    host: str
+    port: int
+    idle_timeout_s: float
+    max_exec_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,10 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("uid_base", 1_900_000_000, _whole(1000, 2**32 - 2), "first user id for machines, one each, when root starts them"),
     Setting("uid_count", 50_000, _whole(1, 2**31), "how many user ids, from uid_base on, machines may use"),
     Setting("jail", "auto", _one_of("auto", "off"), "confine each QEMU to its own files; off only to look for faults"),
+    Setting("host", "127.0.0.1", _text, "the address that the server listens on"),
+    Setting("port", 8080, _whole(0, 65535), "the port that the server listens on; 0 picks a free one"),
+    Setting("idle_timeout_s", 600.0, _real(1, 31_536_000), "seconds of inactivity after which a persistent sandbox hibernates"),
+    Setting("max_exec_s", 86_400.0, _real(1, 31_536_000), "the longest that one command or cell may take through the server"),
 )
 
 CONFIG_FILE = "config.toml"

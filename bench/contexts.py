@@ -20,8 +20,8 @@ DESCRIBE = 'import pandas as pd\npd.DataFrame({"a": [1, 2, 3], "b": [4.0, 5.0, 6
 POOL_SIZE = 2
 REFILL_DEADLINE_S = 300.0
 CELLS = 1000
-# The agent is the oldest process that was started with the package's name.
-AGENT_KIB = "sudo awk '/VmRSS/ {print $2}' /proc/$(pgrep -o -f belljar)/status"
+# The agent is the oldest child of PID 1 with the package's name.
+AGENT_KIB = "sudo awk '/VmRSS/ {print $2}' /proc/$(pgrep -P 1 -o -f belljar)/status"
 
 
 async def contexts(lab: Lab) -> Result:

@@ -18,7 +18,9 @@ ALLOWED = {
     "store": {"errors", "settings"},
     "templates": {"vm", "store", "errors", "settings"},
     "fleet": {"vm", "store", "templates", "wire", "errors", "settings"},
-    "cli": {"fleet", "templates", "store", "vm", "errors", "settings"},
+    "service": {"fleet", "store", "templates", "errors", "settings"},
+    "server": {"service", "store", "templates", "errors", "settings"},
+    "cli": {"fleet", "server", "templates", "store", "vm", "errors", "settings"},
     "demo": {"fleet", "templates", "errors", "settings"},
 }
 

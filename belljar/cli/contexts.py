@@ -121,9 +121,9 @@ def _explain(execution: Execution) -> None:
             _err(f"{line}\n")
         if error.kind != "exception":
             peak = f", {render_bytes(error.peak_memory_bytes)} at the peak" if error.peak_memory_bytes is not None else ""
-            state = "the context was started afresh, its variables are gone" if error.state_lost else "the context keeps its state"
-            _err(f"belljar: {error.kind.replace('_', ' ')}{peak}: {one_line(error.value)}; {state}\n")
+            state = " (the context was started afresh, its variables are gone)" if error.state_lost else ""
+            _err(f"belljar: {error.kind.replace('_', ' ')}{peak}: {one_line(error.value)}{state}\n")
     for name in ("stdout", "stderr", "results"):
         if cut := getattr(execution.truncated, name):
-            whole = f"; the whole is in {one_line(cut.file)} in the sandbox" if cut.file else ""
+            whole = f"; the whole is in {one_line(', '.join(cut.files))} in the sandbox" if cut.files and cut.complete else ""
             _err(f"belljar: {cut.omitted} bytes of {name} were left out{whole}\n")

@@ -15,12 +15,13 @@ from pathlib import Path
 from belljar.errors import SandboxError
 from belljar.fleet.admission import check_disk, check_room
 from belljar.fleet.context import Context, Origin
+from belljar.fleet.costs import anonymous_bytes
 from belljar.store.db import SandboxRecord, SnapshotRecord
 from belljar.store.manifest import Manifest, SavedMachine, folder_bytes
 from belljar.store.publish import publish, workplace
 from belljar.vm.capture import Capture, capture
 from belljar.vm.machine import Machine
-from belljar.vm.memory import MemoryImage, borrow_image, load_image, load_map, no_pages, private_bytes, save_delta
+from belljar.vm.memory import MemoryImage, borrow_image, load_image, load_map, no_pages, save_delta
 
 SLEEP = "sleep"
 
@@ -45,7 +46,7 @@ def manifest_of(context: Context, record: SandboxRecord, folder: Path) -> Manife
 
 async def _check_capture(context: Context, machine: Machine, folder: Path, *, machines: int, keep_disk: bool) -> None:
     """Room for one more copy of the memory, and for the disk as it is now."""
-    memory = await asyncio.to_thread(private_bytes, machine.ram())
+    memory = anonymous_bytes(machine.pid)
     used = SavedMachine(folder).memory.stat().st_blocks * 512
     disk = SavedMachine(folder).disk.stat().st_blocks * 512 if keep_disk else 0
     await asyncio.to_thread(

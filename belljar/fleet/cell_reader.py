@@ -150,7 +150,9 @@ def _parse_cut(truncated: Answer, name: str) -> Cut | None:
     if name not in truncated:
         return None
     cut = truncated.object(name)
-    return Cut(cut.whole("omitted"), cut.optional_text("file"))
+    # A stream has one file at most, results may have many.
+    files = cut.texts("files") if "files" in cut else [cut.text("file")] if "file" in cut else []
+    return Cut(cut.whole("omitted"), tuple(files), cut.flag("complete"), cut.optional_whole("head"))
 
 
 def _parse_changes(changes: Answer) -> Changes:

@@ -42,6 +42,9 @@ class Wish:
     expires_at: float | None
     parent: str | None = None
     origin_snapshot: str | None = None
+    ttl_s: float | None = None
+    workspace: str = "default"
+    persistent: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from belljar.errors import SandboxGone
 from belljar.store.manifest import folder_bytes
 from belljar.vm.memory import RamMapping, private_bytes
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Memory of a process that is its own, in memory or swapped out: for a machine, an upper bound of what it has written."""
+    try:
+        lines = (line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    except OSError as problem:
+        raise SandboxGone(f"the machine's process {pid} has ended") from problem
+    return sum(int(words[1]) << 10 for words in lines if words and words[0] in ("RssAnon:", "VmSwap:"))
 
 
 def _rollup(pid: int) -> dict[str, int]:

@@ -101,26 +101,42 @@ async def sweep(context: Context, undertaker: Undertaker) -> SweepReport:
 
 async def _sweep_record(context: Context, undertaker: Undertaker, record: SandboxRecord, report: SweepReport) -> None:
     folder = context.layout.sandbox(record.id)
-    if record.expires_at is not None and record.expires_at <= time.time() and record.state not in UNFINISHED:
-        await undertaker.kill(record.id)
-        report.expired.append(record.id)
+    if _is_expired(record):
+        # Asked again at the last moment: it may have been given more time since the records were listed.
+        if (now := await asyncio.to_thread(context.records.find_sandbox, record.id)) and _is_expired(now):
+            await undertaker.kill(record.id)
+            report.expired.append(record.id)
         return
     if record.state in LIVE:
-        machine = read_record(folder)
-        if machine is None or not machine.alive:
+        if not _is_alive(folder):
             with _unless_busy(folder) as mine:
-                if mine:
+                if mine and await _is_still(context, record) and not _is_alive(folder):
                     await undertaker.bury(record.id, "its process was gone when it was looked for; see the host's log for why")
                     report.died.append(record.id)
     elif record.state in UNFINISHED and time.time() - record.created_at > GRACE_S:
         with _unless_busy(folder) as mine:
-            if mine:
+            if mine and await _is_still(context, record):
                 await undertaker.erase(record.id)
                 report.interrupted.append(record.id)
     elif record.state == "hibernated":
         with _unless_busy(folder) as mine:
-            if mine:
+            if mine and await _is_still(context, record):
                 await end_process(folder)  # it was about to end when its owner was killed
+
+
+def _is_expired(record: SandboxRecord) -> bool:
+    return record.expires_at is not None and record.expires_at <= time.time() and record.state not in UNFINISHED
+
+
+def _is_alive(folder: Path) -> bool:
+    machine = read_record(folder)
+    return machine is not None and machine.alive
+
+
+async def _is_still(context: Context, record: SandboxRecord) -> bool:
+    """Asked under the lock: since the records were listed, its owner may have put it to sleep, woken it, or finished its start."""
+    now = await asyncio.to_thread(context.records.find_sandbox, record.id)
+    return now is not None and now.state == record.state
 
 
 # A record is made a moment before its folder and lock are; a start that is this old and unlocked was interrupted.

@@ -146,10 +146,15 @@ class Changes:
 
 @dataclass(frozen=True)
 class Cut:
-    """Bytes left out because of the budget. `file` in the sandbox has the whole, unless its disk was full."""
+    """Bytes left out because of the budget. `files` in the sandbox have the whole, if `complete`: its disk may have been full.
+
+    Of a stream, the first `head` bytes and the last ones came back.
+    """
 
     omitted: int
-    file: str | None
+    files: tuple[str, ...]
+    complete: bool = True
+    head: int | None = None
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from belljar.errors import BelljarError, DeadlineExceeded, SandboxGone, SandboxNotFound, WrongState
 from belljar.fleet.admission import check_fork_count, check_room
+from belljar.fleet.answers import parse_stats
 from belljar.fleet.capturing import drop_sleep, fork_origin, put_to_sleep, sleep_origin, take_snapshot
 from belljar.fleet.checks import check_metadata
 from belljar.fleet.context import Context
 from belljar.fleet.contexts import DEFAULT_LANGUAGE, Contexts
-from belljar.fleet.costs import host_costs, parse_stats
+from belljar.fleet.costs import host_costs
 from belljar.fleet.execution import Execution
 from belljar.fleet.files import Files
 from belljar.fleet.launching import (

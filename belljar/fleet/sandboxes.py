@@ -92,9 +92,22 @@ class Fleet:
         vcpus: int | None = None,
         memory_mib: int | None = None,
         disk_mib: int | None = None,
+        workspace: str = "default",
+        persistent: bool = False,
     ) -> Sandbox:
-        """A new sandbox from a template, or from a snapshot. It has answered when this returns."""
-        wish = Wish(check_env(env or {}), check_metadata(metadata), _expiry(ttl_s), origin_snapshot=snapshot)
+        """A new sandbox from a template, or from a snapshot. It has answered when this returns.
+
+        `workspace` and `persistent` are kept in its record for whoever looks after it; the fleet itself does not use them.
+        """
+        wish = Wish(
+            check_env(env or {}),
+            check_metadata(metadata),
+            _expiry(ttl_s),
+            origin_snapshot=snapshot,
+            ttl_s=ttl_s,
+            workspace=workspace,
+            persistent=persistent,
+        )
         if snapshot is not None:
             origin = await snapshot_origin(self._context, snapshot)
         else:
@@ -163,6 +176,9 @@ class Fleet:
             expires_at=wish.expires_at,
             metadata=wish.metadata,
             env=wish.env,
+            workspace=wish.workspace,
+            persistent=wish.persistent,
+            ttl_s=wish.ttl_s,
         )
         return self._context.records.insert_sandbox(record, uids=self._context.uids)
 
@@ -174,7 +190,15 @@ class Fleet:
         self, parent: SandboxRecord, origin: Origin, count: int, metadata: Mapping[str, str]
     ) -> builtins.list[Sandbox]:
         """All children, or none: if one cannot be started, the others are ended again."""
-        wish = Wish(parent.env, {**parent.metadata, **metadata}, parent.expires_at, parent=parent.id)
+        wish = Wish(
+            parent.env,
+            {**parent.metadata, **metadata},
+            parent.expires_at,
+            parent=parent.id,
+            ttl_s=parent.ttl_s,
+            workspace=parent.workspace,
+            persistent=parent.persistent,
+        )
         starts = [self.launch(origin, wish, parent.disk_mib) for _ in range(count)]
         outcomes = await asyncio.gather(*starts, return_exceptions=True)
         children = [child for child in outcomes if isinstance(child, Sandbox)]

@@ -9,11 +9,15 @@ and `cgroup.kill` ends all of it. Elsewhere (the agent under test on a host) its
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
+
+_REMOVE_EVERY_S: Final = 0.1
+_REMOVE_TRIES: Final = 100
 
 
 class Group(Protocol):
@@ -28,6 +32,12 @@ class Group(Protocol):
     def was_out_of_memory(self) -> bool: ...
     def peak_memory(self) -> int | None: ...
     def remove(self) -> bool: ...
+
+
+def remove_when_empty(group: Group, tries: int = _REMOVE_TRIES) -> None:
+    """Killed processes take a moment to be gone."""
+    if not group.remove() and tries:
+        asyncio.get_running_loop().call_later(_REMOVE_EVERY_S, remove_when_empty, group, tries - 1)
 
 
 class Groups(Protocol):

@@ -27,7 +27,7 @@ class Channel:
 
     __slots__ = (
         "_agent", "_held", "_inbox", "_news", "_peer_ended",
-        "number", "on_data", "on_end", "on_left", "on_room", "open", "task",
+        "ended", "number", "on_data", "on_end", "on_left", "on_room", "open", "task",
     )  # fmt: skip
 
     def __init__(self, agent: Agent, number: int) -> None:
@@ -38,6 +38,7 @@ class Channel:
         self._peer_ended = False
         self.number = number
         self.open = True
+        self.ended = False  # by us
         self.task: asyncio.Task[None] | None = None
         self.on_data: Callable[[bytes], None] | None = None
         self.on_end: Callable[[], None] = _ignore
@@ -109,6 +110,7 @@ class Channel:
 
     def end(self) -> None:
         if self.open:
+            self.ended = True
             self._agent.mux.send_end(self.number)
             self._agent.forget_if_over(self)
             self._agent.flush_soon()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from belljar.guest.accounts import Account, Accounts
@@ -18,6 +19,9 @@ from belljar.guest.workers import Workers
 PATH = "/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+AfterThaw = Callable[[dict[str, str], str | None], None]  # what a thaw has added to the environment, and its directory
+
+
 @dataclass(slots=True)
 class Context:
     machine: Machine
@@ -28,6 +32,8 @@ class Context:
     user: str = "user"
     cwd: str = "/workspace"
     env: dict[str, str] = field(default_factory=dict)
+    venv: str = "/opt/venv"
+    after_thaw: list[AfterThaw] = field(default_factory=list)
     launcher: Launcher = field(init=False)
 
     def __post_init__(self) -> None:

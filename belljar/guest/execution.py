@@ -1,8 +1,8 @@
 """One cell from its request to its last event: what it may say, and what becomes of the rest.
 
-Each output stream has a budget. Its first half goes out as it comes; then a ring keeps the last half for the end; and once both are
-not enough, a file in the sandbox gets the whole. Results share another budget, and those that exceed it become files, with a note in
-their place. What is left out is counted to the byte.
+Each output stream has a budget. Its first half goes out as it comes; then a ring keeps the last half for the end; and once both
+are not enough, a file in the sandbox gets the whole. Results share another budget, and those that exceed it become files, with a
+note in their place. What is left out is counted to the byte.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_BUDGET: Final = 64 * 1024 * 1024
 
 _NAMES: Final = {STDOUT: "stdout", STDERR: "stderr"}
 _RESULT_COST: Final = 256  # of each result besides its bytes, so that a flood of empty ones has an end
-_MAX_RESULT_FILES: Final = 64
+_MAX_NOTES: Final = 64  # on results that did not fit; more of them are only counted
 _SMALL_TAIL: Final = 128 * 1024  # where memory is short
 _SUFFIXES: Final = {
     "text/plain": "txt", "text/html": "html", "text/markdown": "md", "text/latex": "tex", "image/svg+xml": "svg",
@@ -53,6 +53,7 @@ class Wishes(NamedTuple):
     changes: bool = False
     timeout_s: float | None = None
     keep_running: bool = False  # when the client goes away
+    silent: bool = False  # leaves no trace: neither a number nor a history
     max_output: int = DEFAULT_OUTPUT
     max_results: int = DEFAULT_RESULTS
 
@@ -79,6 +80,8 @@ class Execution:
         self.id = name
         self.wishes = wishes
         self.number = 0
+        self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._count: int | None = None
         self.journal = Journal(place.memory)
         self.stopping: str | None = None
         self.error: dict[str, Any] | None = None
@@ -90,15 +93,17 @@ class Execution:
         self._results_left = wishes.max_results
         self._results_omitted = 0
         self._result_spills: list[Spill] = []
-        self._results_lost = 0
+        self._results_over = 0  # how many did not fit
         self._finishing: asyncio.Task[None] | None = None
 
     # -- while it runs
 
-    def begin(self, number: int) -> None:
+    def begin(self, number: int, count: int | None) -> None:
+        """`number` names it to its kernel, `count` to people."""
         self.number = number
+        self._count = count
         self._started = time.monotonic()
-        self.journal.message({"started": {"execution": self.id, "count": number or None}})
+        self.journal.message({"started": {"execution": self.id, "count": count}})
         self.journal.pump()
 
     def text(self, stream: int, data: bytes) -> None:
@@ -140,12 +145,11 @@ class Execution:
         if cost <= self._results_left and not self.journal.is_full and self.journal.reserve(cost):
             self._results_left -= cost
             self.journal.result({"output": header}, RESULT, blob)
-        elif len(self._result_spills) >= _MAX_RESULT_FILES:
-            self._results_omitted += len(blob)
-            self._results_lost += 1
-            return
         else:
+            self._results_over += 1
             self._results_omitted += len(blob)
+            if self._results_over > _MAX_NOTES:
+                return
             note = self._save_result(header, blob).encode()
             parts = [{"mime": "text/plain", "size": len(note), "kind": "text"}]
             self.journal.result({"output": {**header, "parts": parts, "metadata": {}}}, RESULT, note)
@@ -172,6 +176,10 @@ class Execution:
 
     def _spill(self, name: str) -> Spill:
         return Spill(self._place.workers, self._place.account, name, self._place.on_room)
+
+    @property
+    def age_s(self) -> float:
+        return time.monotonic() - self._started
 
     @property
     def is_behind(self) -> bool:
@@ -201,9 +209,10 @@ class Execution:
             return
         self.is_over = True
         if not self._started:  # never run; the stream of events is complete all the same
-            self.begin(0)
+            self.begin(0, None)
         if duration_s is None:
             duration_s = round(time.monotonic() - self._started, 6)
+        count = self._count if count is None else count
         done = {"execution": self.id, "count": count, "duration_s": duration_s, "changes": changes}
         spills = self._spills()
         if spills:
@@ -224,12 +233,14 @@ class Execution:
             self.journal.message({"error": self.error})
         self.journal.message({"done": {**done, "truncated": {**truncated, "results": self._results_cut()}}})
         self.journal.close()
+        self.finished.set_result(None)
 
     def _end_text(self, stream: int) -> dict[str, Any] | None:
         text = self._texts[stream]
         if text.ring is None:
             return None
-        tail = text.ring.read(max(text.head, text.total - text.tail_size) - text.head, text.tail_size)
+        tail = text.ring.read(max(0, text.ring.end - text.tail_size), text.tail_size)
+        text.ring = None
         if text.spill is not None:
             tail = tail[_first_boundary(tail) :]
         if tail:
@@ -240,15 +251,15 @@ class Execution:
         return {"omitted": omitted, "head": text.head, **_file(text.spill)}
 
     def _results_cut(self) -> dict[str, Any] | None:
-        if not self._result_spills:
+        if not self._results_over:
             return None
-        files = [spill.path for spill in self._result_spills]
-        whole = not self._results_lost and not any(spill.problem for spill in self._result_spills)
-        return {"omitted": self._results_omitted, "file": files[0], "files": files, "complete": whole}
+        files = [spill.path for spill in self._result_spills if spill.exists]
+        whole = self._results_over <= _MAX_NOTES and not any(spill.problem for spill in self._result_spills)
+        return {"omitted": self._results_omitted, "file": files[0] if files else None, "files": files, "complete": whole}
 
 
 def _file(spill: Spill) -> dict[str, Any]:
-    return {"file": spill.path, "complete": spill.problem is None, "problem": spill.problem}
+    return {"file": spill.path if spill.exists else None, "complete": spill.problem is None, "problem": spill.problem}
 
 
 def _boundary(data: bytes, limit: int) -> int:

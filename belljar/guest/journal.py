@@ -45,23 +45,24 @@ class Memory:
 
 
 class Chunk:
-    """Bytes of one stream."""
+    """Bytes of one stream: those of text may grow, those of a result are complete."""
 
     __slots__ = ("data", "stream")
 
-    def __init__(self, stream: int, data: bytes) -> None:
+    def __init__(self, stream: int, data: bytes | bytearray) -> None:
         self.stream = stream
-        self.data = bytearray(data)
+        self.data = data
 
 
 class Journal:
     """Messages and chunks of bytes. The last chunk may still grow."""
 
-    __slots__ = ("_memory", "_size", "closed", "discarded", "entries", "readers")
+    __slots__ = ("_memory", "_size", "_unwanted", "closed", "discarded", "entries", "readers")
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self._size = 0
+        self._unwanted = False
         self.entries: list[dict[str, Any] | Chunk] = []
         self.readers: list[Reader] = []
         self.closed = False
@@ -85,7 +86,7 @@ class Journal:
         if type(last) is Chunk and last.stream == stream and len(last.data) < _CHUNK_SIZE:
             last.data += data
         else:
-            self.entries.append(Chunk(stream, data))
+            self.entries.append(Chunk(stream, bytearray(data)))
 
     def result(self, body: dict[str, Any], stream: int, blob: bytes) -> None:
         self.entries.append(body)
@@ -104,9 +105,20 @@ class Journal:
         self.closed = True
         self._memory.retire(self)
         self.pump()
+        self.leave(None)
+
+    def drop(self) -> None:
+        """Nobody will ask for this any more; those who are reading it may go on."""
+        self._unwanted = True
+        self.leave(None)
+
+    def leave(self, reader: Reader | None) -> None:
+        if reader is not None:
+            self.readers.remove(reader)
+        if self._unwanted and self.closed and not self.readers:
+            self.discard()
 
     def discard(self) -> None:
-        """Nobody can read this any more."""
         self._memory.forget(self)
         self._memory.release(self._size)
         self._size = 0
@@ -127,7 +139,7 @@ class Reader:
         journal.readers.append(self)
 
         def left(by_host: bool) -> None:
-            journal.readers.remove(self)
+            journal.leave(self)
             on_left(by_host)
 
         channel.on_left = left
@@ -138,21 +150,21 @@ class Reader:
         while self._index < len(entries):
             entry = entries[self._index]
             if type(entry) is Chunk:
-                rest = bytes(entry.data[self._offset :]) if self._offset else bytes(entry.data)
-                if rest:
-                    sent = channel.send_now(rest, entry.stream)
-                    self._offset += sent
-                    if sent < len(rest):
+                while self._offset < len(entry.data):
+                    piece = bytes(entry.data[self._offset : self._offset + channel.room()])
+                    sent = channel.send_now(piece, entry.stream)
+                    if not sent:
                         return
+                    self._offset += sent
                 if self._index == len(entries) - 1 and not self._journal.closed:
                     return  # it may still grow
             elif channel.is_stuck:
                 return
-            else:
+            elif isinstance(entry, dict):
                 channel.message(entry)
             self._index += 1
             self._offset = 0
         if self._journal.closed:
-            self._journal.readers.remove(self)
             channel.disconnect()
             channel.end()
+            self._journal.leave(self)

@@ -31,10 +31,11 @@ class Failed(NamedTuple):
     value: str
     traceback: list[str]
     state_lost: bool
+    errno: int | None = None
 
 
 class Finished(NamedTuple):
-    count: int | None
+    number: int | None
     duration_s: float
     changes: dict[str, Any] | None
 
@@ -83,14 +84,22 @@ def parse_error(message: dict[str, Any]) -> Failed:
     kind = message.get("kind", "exception")
     if kind not in _ERROR_KINDS:
         raise Violation("`kind` of an error")
-    return Failed(kind, shorten(name, 256), shorten(value, MAX_ERROR_CHARS), _fit_lines(lines), message.get("state_lost") is True)
+    errno = message.get("errno")
+    return Failed(
+        kind,
+        shorten(name, 256),
+        shorten(value, MAX_ERROR_CHARS),
+        _fit_lines(lines),
+        message.get("state_lost") is True,
+        errno if type(errno) is int else None,
+    )
 
 
 def parse_done(message: dict[str, Any]) -> Finished:
     count, duration = message.get("count"), message.get("duration_s")
     if count is not None and (type(count) is not int or not 0 <= count < 1 << 53):
         raise Violation("`count` of a cell")
-    if type(duration) not in (int, float) or not 0 <= duration <= 1e9:  # false for NaN too
+    if not isinstance(duration, int | float) or not 0 <= duration <= 1e9:  # false for NaN too
         raise Violation("`duration_s` of a cell")
     changes = message.get("changes")
     return Finished(count, float(duration), None if changes is None else _parse_changes(changes))

@@ -19,6 +19,7 @@ from belljar.guest import files, stats, thaw, tree, watch
 from belljar.guest.channel import Channel, Lost
 from belljar.guest.context import Context
 from belljar.guest.failure import Failure, from_os_error, invalid
+from belljar.guest.interpreters import Interpreters
 from belljar.guest.params import Params
 from belljar.guest.port import Port
 from belljar.guest.processes import Processes
@@ -52,6 +53,9 @@ class Agent:
             "thaw": lambda channel, params: thaw.thaw(context, params),
         }
         operations.update(Processes(context).operations())
+        interpreters = Interpreters(context)
+        context.after_thaw.append(interpreters.thawed)
+        operations.update(interpreters.operations())
         for module in (files, tree, watch, stats):
             for name, operation in module.OPERATIONS.items():
                 operations[name] = self._bind(operation)
@@ -97,7 +101,8 @@ class Agent:
                 channel.arrive(event.payload)
             elif kind == END:
                 channel.peer_ended()
-                self.forget_if_over(channel)
+                if channel.ended:  # else the mux may only be ahead of us, and a RESET is still to be told
+                    self.forget_if_over(channel)
             elif kind == CREDIT:
                 channel.room_again()
             elif kind == RESET:

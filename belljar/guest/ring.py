@@ -22,6 +22,10 @@ class Ring:
         return self.start + len(self._data)
 
     def append(self, data: bytes) -> None:
+        if len(data) >= self._keep:
+            self.start += len(self._data) + len(data) - self._keep
+            self._data[:] = memoryview(data)[len(data) - self._keep :]
+            return
         self._data += data
         if len(self._data) > self._keep + _SLACK:
             self.trim(self._keep)

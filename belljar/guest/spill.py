@@ -22,7 +22,8 @@ from belljar.guest.workers import Workers
 
 FOLDER: Final = "/tmp/belljar-output"
 
-_HIGH_WATER: Final = 2 * 1024 * 1024
+_HIGH_WATER: Final = 4 * 1024 * 1024
+_AT_ONCE: Final = 1024 * 1024  # less is not worth a thread's time
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _END_DEADLINE_S: Final = 60.0
 
@@ -33,6 +34,7 @@ class Spill:
     def __init__(self, workers: Workers, account: Account, name: str, on_room: Callable[[], None]) -> None:
         self.path = os.path.join(FOLDER, name)
         self.problem: str | None = None
+        self.exists = False
         self._workers = workers
         self._account = account
         self._on_room = on_room
@@ -50,7 +52,8 @@ class Spill:
         if self.problem is None:
             self._pending.append(data)
             self._size += len(data)
-            self._news.set()
+            if self._size >= _AT_ONCE:
+                self._news.set()
 
     def close(self) -> None:
         self._closed = True
@@ -66,9 +69,11 @@ class Spill:
         fd = -1
         try:
             fd = await self._workers.run(self._account, _open, self.path)
+            self.exists = True
             while True:
-                await self._news.wait()
-                self._news.clear()
+                if not self._closed:
+                    await self._news.wait()
+                    self._news.clear()
                 data = b"".join(self._pending)
                 self._pending.clear()
                 if data:

@@ -42,6 +42,8 @@ def thaw(context: Context, params: Params) -> dict[str, Any]:
         context.env.update(env)
     context.user = user or context.user
     context.cwd = cwd or context.cwd
+    for tell in context.after_thaw:
+        tell(env or {}, cwd)
     if grow:
         grow_disk()
     return {}

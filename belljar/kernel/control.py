@@ -35,7 +35,8 @@ class Control:
         self._decoder = pipe.Decoder()
         self._received: deque[tuple[dict[str, Any], bytes]] = deque()
         self._owner = os.getpid()
-        self._stdout = self._stderr = io.TextIOWrapper(io.BytesIO())
+        self._stdout: io.TextIOWrapper | None = None
+        self._stderr: io.TextIOWrapper | None = None
         self.n = 0
 
     def receive(self, loop: asyncio.AbstractEventLoop | None) -> tuple[dict[str, Any], bytes] | None:
@@ -67,7 +68,8 @@ class Control:
     def flush(self) -> None:
         for stream in (self._stdout, self._stderr, sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # closed, detached, or replaced by the user's code
-                stream.flush()
+                if stream is not None:
+                    stream.flush()
 
     def renew_streams(self) -> None:
         """sys.stdout and sys.stderr over fds 1 and 2; again if a cell has closed them."""
@@ -84,7 +86,12 @@ class Control:
 
     def _wait_in(self, loop: asyncio.AbstractEventLoop) -> None:
         readable = loop.create_future()
-        loop.add_reader(self._sock, lambda: readable.done() or readable.set_result(None))
+
+        def wake() -> None:
+            if not readable.done():
+                readable.set_result(None)
+
+        loop.add_reader(self._sock, wake)
         try:
             loop.run_until_complete(readable)
         except BaseException:
@@ -94,11 +101,11 @@ class Control:
 
 
 def _open_stream(fd: int) -> io.TextIOWrapper:
-    return io.TextIOWrapper(open(fd, "wb", closefd=False), encoding="utf-8", errors="backslashreplace", line_buffering=True)  # noqa: PTH123, SIM115
+    return io.TextIOWrapper(open(fd, "wb", closefd=False), encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
-def _unusable(stream: io.TextIOWrapper) -> bool:
+def _unusable(stream: io.TextIOWrapper | None) -> bool:
     try:
-        return stream.closed or isinstance(stream.buffer, io.BytesIO)
+        return stream is None or stream.closed
     except ValueError:  # detached: the user has wrapped the buffer anew
         return False

@@ -8,15 +8,18 @@ from typing import Any
 
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
+from IPython.core.formatters import DisplayFormatter
 
 from belljar.kernel.bundle import pack, render_json
 
 Send = Callable[[dict[str, Any], bytes], None]
 MAX_METADATA = 64 * 1024
+_TEXT_ONLY = frozenset({bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset})
 
 
-def output_event(data: dict[str, Any], metadata: dict[str, Any] | None, main: bool, transient: dict[str, Any] | None = None,
-                 update: bool = False) -> tuple[dict[str, Any], bytes]:
+def output_event(
+    data: dict[str, Any], metadata: dict[str, Any] | None, main: bool, transient: dict[str, Any] | None = None, update: bool = False
+) -> tuple[dict[str, Any], bytes]:
     parts, blob = pack(data)
     display_id = (transient or {}).get("display_id")
     event = {
@@ -35,6 +38,19 @@ def _plain_metadata(metadata: dict[str, Any] | None) -> dict[str, Any]:
         return {}
     rendered = render_json(metadata)
     return json.loads(rendered) if len(rendered) <= MAX_METADATA else {}
+
+
+class Formatter(DisplayFormatter):
+    """IPython's, which asks eleven formatters about every value. Of plain values it is known that they only have a text."""
+
+    def format(self, obj: Any, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        kind = type(obj)
+        if kind in _TEXT_ONLY and include is None and exclude is None:
+            formatters = self.formatters
+            if not any(kind in formatter.type_printers for mime, formatter in formatters.items() if mime != "text/plain"):
+                text = formatters["text/plain"](obj)
+                return ({} if text is None else {"text/plain": text}), {}
+        return super().format(obj, include=include, exclude=exclude)  # type: ignore[no-any-return]
 
 
 class ResultHook(DisplayHook):
@@ -75,8 +91,16 @@ class ResultHook(DisplayHook):
 class Publisher(DisplayPublisher):
     """display(), update_display() and clear_output()."""
 
-    def publish(self, data: dict[str, Any], metadata: dict[str, Any] | None = None, source: Any = None, *,
-                transient: dict[str, Any] | None = None, update: bool = False, **_: Any) -> None:
+    def publish(
+        self,
+        data: dict[str, Any],
+        metadata: dict[str, Any] | None = None,
+        source: Any = None,
+        *,
+        transient: dict[str, Any] | None = None,
+        update: bool = False,
+        **_: Any,
+    ) -> None:
         main = self.shell.displayhook.showing_main and not update
         self.shell.send(*output_event(data, metadata, main, transient, update))
 

@@ -19,7 +19,7 @@ class ImportWatch:
         self._waiting: dict[str, Callback] = {}
 
     def install(self) -> None:
-        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, self)
 
     def when_imported(self, name: str, callback: Callback) -> None:
         module = sys.modules.get(name)

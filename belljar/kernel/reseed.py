@@ -27,18 +27,19 @@ class Reseeder:
             setattr(module, name, self._noticing(module.__name__, getattr(module, name)))
 
     def handle(self, _signum: int, _frame: FrameType | None) -> None:
+        """The machine is a copy. OpenSSL, which draws from a state of its own, notices only that a process is one."""
         self.reseed()
+        if (ssl := sys.modules.get("ssl")) is not None:
+            ssl.RAND_add(os.urandom(32), 32.0)
 
     def reseed(self) -> None:
         """Safe between any two steps of the user's code."""
         if "random" not in self._seeded:
-            random._inst.seed()  # type: ignore[attr-defined]
+            random._inst.seed()
         if "numpy.random" not in self._seeded:
             _reseed_numpy()
-        if (uuid := sys.modules.get("uuid")) is not None:
-            uuid._node = None  # uuid1's: a random number where there is no network card  # type: ignore[attr-defined]
-        if (ssl := sys.modules.get("ssl")) is not None:
-            ssl.RAND_add(os.urandom(32), 32.0)  # OpenSSL draws from a state of its own
+        if "uuid" in sys.modules:
+            sys.modules["uuid"].__dict__["_node"] = None  # uuid1's: a random number where there is no network card
 
     def _noticing(self, module: str, seed: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
 import os
@@ -14,14 +15,13 @@ from IPython.core.autocall import ExitAutocall
 from IPython.core.error import UsageError
 from IPython.core.history import HistoryManager
 from IPython.core.interactiveshell import InteractiveShell
-from traitlets import Any as AnyTrait
-from traitlets import Type
+from traitlets import Type, default
 
 from belljar.kernel import stdin
 from belljar.kernel.awaiting import Runner, needs_loop
 from belljar.kernel.control import Control
-from belljar.kernel.display import Publisher, ResultHook
-from belljar.kernel.failures import error_event, plain_traceback
+from belljar.kernel.display import Formatter, Publisher, ResultHook
+from belljar.kernel.failures import error_event, plain_traceback, without_own_frames
 from belljar.kernel.interrupts import Gate
 
 
@@ -37,8 +37,7 @@ class PythonShell(InteractiveShell):
 
     displayhook_class = Type(ResultHook)
     display_pub_class = Type(Publisher)
-    exiter = AnyTrait()
-    # Libraries that ask whether this is a notebook look for the attribute; those that want to talk to a Jupyter kernel look into it.
+    # Libraries that ask whether this is a notebook look for the attribute; those that would talk to a Jupyter kernel look into it.
     kernel = None
 
     def __init__(self, gate: Gate, **kwargs: Any) -> None:
@@ -49,17 +48,21 @@ class PythonShell(InteractiveShell):
         self.runner = Runner(gate)
         super().__init__(colors="nocolor", xmode="Context", warn_venv=False, **kwargs)
         self.loop_runner = self.runner
-        self.user_ns.pop("__doc__", None)
         stdin.install()
         warnings.filterwarnings("ignore", message="To exit: use 'exit'", module=r"IPython\.")
         warnings.filterwarnings("ignore", message="Output cache limit", module=r"IPython\.")
 
+    @default("exiter")
     def _exiter_default(self) -> Exit:
         return Exit(self)
 
     def init_history(self) -> None:
         self.history_manager = HistoryManager(shell=self, parent=self, enabled=False, hist_file=":memory:")
         self.configurables.append(self.history_manager)
+
+    def init_display_formatter(self) -> None:
+        self.display_formatter = Formatter(parent=self)
+        self.configurables.append(self.display_formatter)
 
     def _tee(self, channel: str) -> contextlib.AbstractContextManager[None]:
         """Would keep everything that is printed in memory."""
@@ -76,6 +79,19 @@ class PythonShell(InteractiveShell):
         self.run_cell(code, store_history=count)
         self.history_manager.db_input_cache.clear()  # waits for a database that there is not
 
+    def forget(self) -> None:
+        """As if no cell had ever run. Only before the fork: a loop cannot be shared."""
+        if self.runner.loop is not None:
+            self.runner.loop.close()
+            self.runner.loop = None
+            asyncio.set_event_loop_policy(None)  # a policy that has had a loop would not make another
+        self.reset(new_session=True)
+        self.user_ns.update(__doc__=None, __loader__=None, __package__=None, __spec__=None)
+        self.failure = None
+        for name in ("last_type", "last_value", "last_traceback"):
+            if hasattr(sys, name):
+                delattr(sys, name)
+
     def should_run_async(self, raw_cell: str, *, transformed_cell: str | None = None, preprocessing_exc_tuple: Any = None) -> bool:
         decided = super().should_run_async(
             raw_cell, transformed_cell=transformed_cell, preprocessing_exc_tuple=preprocessing_exc_tuple
@@ -89,8 +105,14 @@ class PythonShell(InteractiveShell):
 
     # What went wrong
 
-    def showtraceback(self, exc_tuple: Any = None, filename: str | None = None, tb_offset: int | None = None,
-                      exception_only: bool = False, running_compiled_code: bool = False) -> None:
+    def showtraceback(
+        self,
+        exc_tuple: Any = None,
+        filename: str | None = None,
+        tb_offset: int | None = None,
+        exception_only: bool = False,
+        running_compiled_code: bool = False,
+    ) -> None:
         with self.gate:
             try:
                 kind, value, tb = self._get_exc_info(exc_tuple)
@@ -106,10 +128,10 @@ class PythonShell(InteractiveShell):
             elif issubclass(kind, SystemExit):
                 self._showtraceback(kind, value, [f"SystemExit: {value.code}"])
             else:
-                self._showtraceback(kind, value, self._format(kind, value, tb, tb_offset))
+                self._showtraceback(kind, value, self._format(kind, value, without_own_frames(tb), tb_offset))
 
     def _format(self, kind: type[BaseException], value: BaseException, tb: Any, tb_offset: int | None) -> list[str]:
-        if _holds_group(value):  # which IPython does not know how to show
+        if tb is None or _holds_group(value):  # of groups IPython shows nothing
             return plain_traceback(kind, value, tb)
         try:
             if hasattr(value, "_render_traceback_"):
@@ -131,7 +153,10 @@ class PythonShell(InteractiveShell):
         sys.stdout.flush()
         sys.stderr.flush()
         command = self.var_expand(cmd, depth=1)
-        code = subprocess.call(command, shell=True, executable=os.environ.get("SHELL"), stdin=subprocess.DEVNULL)  # noqa: S602
+        try:
+            code = subprocess.call(command, shell=True, executable=os.environ.get("SHELL"), stdin=subprocess.DEVNULL)  # noqa: S602
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt from None  # without the frames that waited
         self.user_ns["_exit_code"] = code
         importlib.invalidate_caches()  # it may have been pip
         if self.system_raise_on_error and code:

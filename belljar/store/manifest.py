@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ class Manifest:
     fingerprint: Mapping[str, str]
     created_at: float
     packages: Mapping[str, Any] = field(default_factory=dict)
+    warm_cells: Sequence[str] = ()  # for the Python context, run again wherever code must be translated anew
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,13 @@ class SavedMachine:
 
     def check_complete(self, *, delta: bool, disk: bool = True) -> None:
         """Refuse a saved machine that has lost a file, before anything is started from it."""
-        needed = [self.devices, self.root, self.memory, *([self.disk] if disk else []), *([self.pages, self.pagemap] if delta else [])]
+        needed = [
+            self.devices,
+            self.root,
+            self.memory,
+            *([self.disk] if disk else []),
+            *([self.pages, self.pagemap] if delta else []),
+        ]
         missing = [path.name for path in needed if not path.exists()]
         if missing:
             raise HostSetup(f"{self.folder.name} is damaged: {', '.join(missing)} is missing. Remove it and make it again.")

@@ -12,7 +12,7 @@ import json
 import re
 import shutil
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from belljar.errors import BuildFailed
@@ -29,7 +29,7 @@ MODULES = ("virtio_mmio", "virtio_blk", "virtio_console", "overlay")
 
 INIT = Path(__file__).parent / "initrd" / "init"
 AGENT = Path(__file__).parent.parent
-AGENT_SOURCES = ("__init__.py", "wire/*.py", "guest/*.py")
+AGENT_SOURCES = ("__init__.py", "wire/*.py", "guest/*.py", "kernel/*.py", "kernel/*.js")
 START = b"""import sys
 sys.path.insert(0, "/usr/lib/belljar")
 from belljar.guest.init import main
@@ -91,8 +91,9 @@ def agent_sources() -> dict[str, bytes]:
 
 def make_initrd(files: KernelFiles, agent: dict[str, bytes]) -> bytes:
     """The initrd, a function of its inputs alone."""
-    folders = {"agent", "agent/belljar", "agent/belljar/guest", "agent/belljar/wire", "bin", "dev", "disk", "image", "lib"}
-    entries = [cpio.directory(name) for name in folders | {"proc", "root", "sys"}]
+    folders = {"agent", "bin", "dev", "disk", "image", "lib", "proc", "root", "sys"}
+    folders |= {f"agent/{parent}" for name in agent for parent in PurePosixPath(name).parents if parent.name}
+    entries = [cpio.directory(name) for name in folders]
     entries.append(cpio.file("init", INIT.read_bytes(), executable=True))
     entries.append(cpio.file("bin/busybox", (files.dir / "busybox").read_bytes(), executable=True))
     entries.append(cpio.file("lib/modules.order", "".join(f"{name}\n" for name in files.modules).encode()))

@@ -96,7 +96,7 @@ async def test_a_cell_that_fails_is_explained(scripted: ScriptedGuest, belljar: 
     scripted.script["context.run"] = cell({"traceback": ["line 1", "E: v"]})
     assert await belljar("code", "sb-1", "-c", "1/0") == 1
     assert capsys.readouterr().err == "err\nline 1\nE: v\n"
-    cut = {"stdout": {"omitted": 9, "file": "/tmp/whole"}, "stderr": None, "results": None}
+    cut = {"stdout": {"omitted": 9, "files": ["/tmp/whole"], "complete": True}, "stderr": None, "results": None}
     scripted.script["context.run"] = cell({"kind": "timeout", "state_lost": True, "peak_memory_bytes": 1024}, truncated=cut)
     assert await belljar("code", "sb-1", "-c", "f()") == 124
     told = capsys.readouterr().err

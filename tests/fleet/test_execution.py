@@ -58,7 +58,8 @@ def fold(*items: Data | Message) -> Execution:
 
 
 def test_an_execution_has_everything_that_happened() -> None:
-    done = {**DONE, "changes": CHANGES, "truncated": {"stdout": {"omitted": 7, "file": "/f"}, "stderr": None, "results": None}}
+    cuts = {"stdout": {"omitted": 7, "file": "/f", "complete": False, "head": 3}, "stderr": None}
+    done = {**DONE, "changes": CHANGES, "truncated": {**cuts, "results": {"omitted": 1, "files": ["/a", "/b"], "complete": True}}}
     items = [Message(STARTED), Data(1, b"out"), Data(2, b"err"), *text("41"), *text("42", main=True), Message({"error": ERROR})]
     folded = Fold()
     for event in read(*items, Message({"done": done})):
@@ -68,7 +69,7 @@ def test_an_execution_has_everything_that_happened() -> None:
     assert (execution.stdout, execution.stderr, execution.text) == ("out", "err", "42")
     assert [result.text for result in execution.results] == ["41", "42"]
     assert execution.error == ExecutionError("exception", "E", "v", ("l",))
-    assert execution.truncated == Truncated(stdout=Cut(7, "/f"))
+    assert execution.truncated == Truncated(Cut(7, ("/f",), complete=False, head=3), None, Cut(1, ("/a", "/b")))
     assert execution.changes is not None
     assert ([v.name for v in execution.changes.added], execution.changes.removed) == (["x"], ("y",))
     assert (execution.changes.files_added[0].path, execution.changes.files_complete) == ("/a", False)

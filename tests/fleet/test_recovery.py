@@ -8,7 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -17,6 +20,8 @@ from belljar.fleet import recovery
 from belljar.fleet.sandbox import Sandbox
 from belljar.fleet.sandboxes import Fleet
 from belljar.settings import Settings
+from belljar.store.db import Records, SandboxRecord
+from belljar.store.layout import Layout
 from belljar.vm.machine import read_record
 from belljar.vm.process import start_time
 from tests.conftest import CreateSandbox, said
@@ -277,3 +282,30 @@ async def test_a_lock_is_released_with_its_holder(tmp_path: Path) -> None:
     began = time.monotonic()
     os.close(take_lock(tmp_path))
     assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize(
+    ("listed", "now"),
+    [
+        ({"state": "running"}, {"state": "hibernated"}),
+        ({"state": "creating"}, {"state": "running"}),
+        ({"state": "running", "expires_at": 2.0}, {"state": "running", "expires_at": 2.0**40}),
+    ],
+)
+async def test_a_sweep_that_looked_too_early_ends_nothing(tmp_path: Path, listed: Any, now: Any) -> None:
+    """Between the listing and the look at one sandbox its owner may have moved it on, and let go of its lock."""
+    layout = Layout(tmp_path)
+    layout.prepare()
+    records = Records(layout.database)
+    current = records.insert_sandbox(SandboxRecord("sb", "base", "d", created_at=1.0, vcpus=1, memory_mib=1, disk_mib=1, **now))
+    layout.sandbox("sb").mkdir()
+    ended: list[str] = []
+
+    async def end(sandbox_id: str, *_: object) -> None:
+        ended.append(sandbox_id)
+
+    context: Any = SimpleNamespace(records=records, layout=layout)
+    undertaker = SimpleNamespace(kill=end, erase=end, bury=end)
+    await recovery._sweep_record(context, undertaker, replace(current, **listed), recovery.SweepReport())
+    records.close()
+    assert ended == []

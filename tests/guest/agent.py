@@ -39,9 +39,9 @@ class RecordingMachine(Machine):
 
 
 def main() -> None:
-    fd, user, cwd, etc, work = sys.argv[1:]
+    fd, user, cwd, etc, work, venv = sys.argv[1:]
     groups = ControlGroups(Path(work)) if work else SessionGroups()
-    context = Context(RecordingMachine(Path(etc)), groups, user=user, cwd=cwd)
+    context = Context(RecordingMachine(Path(etc)), groups, user=user, cwd=cwd, venv=venv)
     asyncio.run(serve(int(fd), context, until_eof=True))
 
 

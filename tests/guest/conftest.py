@@ -143,7 +143,8 @@ async def guest(tmp_path: Path, work: str) -> AsyncIterator[Guest]:
     for folder in (home, *tmp_path.parents[:2], tmp_path):
         folder.chmod(0o755)
     ours, theirs = socket.socketpair()
-    argv = [sys.executable, "-m", "tests.guest.agent", str(theirs.fileno()), getpass.getuser(), str(home), str(etc), work]
+    places = [str(home), str(etc), work, str(tmp_path / "venv")]
+    argv = [sys.executable, "-m", "tests.guest.agent", str(theirs.fileno()), getpass.getuser(), *places]
     agent = await asyncio.create_subprocess_exec(*argv, pass_fds=[theirs.fileno()], cwd=Path(__file__).parents[2])
     theirs.close()
     guest = Guest(await Link.over(ours.dup(), DEADLINE_S), ours, home, etc, agent.pid)

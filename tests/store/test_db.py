@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from belljar.errors import AlreadyExists, HostDiskShort, HostError, HostSetup, SandboxNotFound, SnapshotNotFound
-from belljar.store import db
+from belljar.store import database
 from belljar.store.db import Records, SandboxRecord, SnapshotRecord
+from belljar.store.schema import MIGRATIONS
 
 
 def sandbox(name: str = "a", **changes: object) -> SandboxRecord:
@@ -45,6 +46,7 @@ def test_a_sandbox_comes_back_as_it_was_put_in(path: Path, records: Records) -> 
     whole = sandbox(
         origin_snapshot="s1", parent="p", expires_at=200.5, metadata={'quo"te': "ü\\"}, env={"A": "1=2"}, uid=7, reason="why"
     )
+    whole = replace(whole, workspace="w", persistent=True, ttl_s=7.5)
     assert records.insert_sandbox(whole) == whole
     other_process = Records(path)
     assert other_process.get_sandbox("a") == whole
@@ -189,13 +191,13 @@ def test_a_missing_folder_or_a_folder_in_its_place_is_a_setup_error(tmp_path: Pa
 
 def test_a_file_of_a_newer_belljar_is_not_touched(path: Path) -> None:
     with sqlite3.connect(path) as direct:
-        direct.execute(f"PRAGMA user_version = {len(db.MIGRATIONS) + 1}")
+        direct.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
     with pytest.raises(HostSetup, match="newer Belljar"):
         Records(path)
 
 
 def test_a_lock_that_is_never_released_ends_in_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(db, "BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.05)
     records = Records(path)
     blocker = sqlite3.connect(path, isolation_level=None)
     blocker.execute("BEGIN IMMEDIATE")
@@ -207,9 +209,32 @@ def test_a_lock_that_is_never_released_ends_in_an_error(path: Path, monkeypatch:
 
 
 def test_a_full_disk_is_told_apart_and_the_records_go_on(records: Records) -> None:
-    pages = records._db.execute("PRAGMA page_count").fetchone()[0]
-    records._db.execute(f"PRAGMA max_page_count = {pages}")
+    pages = records.database.connection.execute("PRAGMA page_count").fetchone()[0]
+    records.database.connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(HostDiskShort):
         records.insert_sandbox(sandbox(env={"BIG": "x" * 1_000_000}))
-    records._db.execute("PRAGMA max_page_count = 1000000")
+    records.database.connection.execute("PRAGMA max_page_count = 1000000")
     assert records.insert_sandbox(sandbox()).id == "a"
+
+
+def test_a_file_of_the_first_schema_keeps_its_rows_and_gets_defaults(path: Path) -> None:
+    with sqlite3.connect(path) as direct:
+        for statement in MIGRATIONS[0]:
+            direct.execute(statement)
+        columns = "id, template, template_digest, state, created_at, metadata, env, vcpus, memory_mib, disk_mib"
+        direct.execute(f"INSERT INTO sandboxes ({columns}) VALUES ('a', 'base', 'd1', 'running', 9.0, '{{}}', '{{}}', 2, 64, 64)")
+        direct.execute("INSERT INTO snapshots VALUES ('s', 'a', 'base', 'd1', 1.0, 5, '{}')")
+        direct.execute("PRAGMA user_version = 1")
+    records = Records(path)
+    assert records.get_sandbox("a") == sandbox()
+    assert records.get_snapshot("s") == snapshot(size_bytes=5)
+    records.close()
+
+
+def test_a_workspace_lists_its_own_and_a_snapshot_belongs_to_its_sandboxs(records: Records) -> None:
+    records.insert_sandbox(sandbox("mine", workspace="m"))
+    records.insert_sandbox(sandbox("theirs", workspace="t"))
+    records.insert_snapshot(snapshot(sandbox_id="mine"))
+    assert [r.id for r in records.list_sandboxes(workspace="m")] == ["mine"]
+    assert [r.id for r in records.list_snapshots(workspace="m")] == ["s"]
+    assert records.list_snapshots(workspace="t") == []

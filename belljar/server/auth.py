@@ -1,0 +1,94 @@
+"""Who is calling: a token in `Authorization: Bearer`, in `X-API-Key`, or in `?access_token=` for what cannot set headers."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from belljar.errors import BelljarError, Forbidden, Unauthorized
+from belljar.server.problems import Problem, problem_of
+from belljar.service.access import Caller
+from belljar.service.service import Service
+from belljar.service.workspace import Workspace
+
+Render = Callable[[Problem], Response]
+
+LOCAL_CALLER = Caller("default", admin=True)
+
+
+class Authenticate:
+    """Lets a request through once its caller is known; the others are told why not, in the dialect's own shape."""
+
+    def __init__(self, app: ASGIApp, render: Render) -> None:
+        self._app = app
+        self._render = render
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            request = Request(scope)
+            try:
+                scope["caller"] = await find_caller(request)
+            except BelljarError as problem:
+                await self._render(problem_of(problem, request.method, request.url.path))(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+async def find_caller(request: Request) -> Caller:
+    token = _token(request)
+    if request.state.dev and (token is None or not token.startswith("pds_")):
+        check_local(request)
+        return LOCAL_CALLER
+    if token is None:
+        raise Unauthorized("missing token; send it as `Authorization: Bearer <token>` or `X-API-Key: <token>`")
+    return await service_of(request).access.check(token)
+
+
+def _token(request: Request) -> str | None:
+    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and bearer.strip():
+        return bearer.strip()
+    return request.headers.get("x-api-key") or request.query_params.get("access_token") or None
+
+
+def check_local(request: Request) -> None:
+    """Without a token only programs of this machine may call: not another host, and not a page in this machine's browser."""
+    origin = request.headers.get("origin")
+    names = [request.client.host if request.client else "", request.url.hostname or ""]
+    if origin is not None:
+        names.append(_hostname(origin))
+    if not all(is_loopback(name) for name in names):
+        raise Forbidden("without a token only this machine itself may call; send a token")
+
+
+def _hostname(origin: str) -> str:
+    try:
+        return urlsplit(origin).hostname or ""
+    except ValueError:
+        return ""
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def service_of(request: Request) -> Service:
+    service: Service = request.state.service
+    return service
+
+
+def caller_of(request: Request) -> Caller:
+    caller: Caller = request.scope["caller"]
+    return caller
+
+
+def workspace_of(request: Request) -> Workspace:
+    return service_of(request).workspace(caller_of(request).workspace)

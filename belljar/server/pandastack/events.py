@@ -1,0 +1,46 @@
+"""What happened to a sandbox, or in the workspace: read at once, or followed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from belljar.server.answers import PING, answer, event_stream, sse, timestamp
+from belljar.server.asking import query_flag, query_whole
+from belljar.server.auth import workspace_of
+from belljar.service.values import EventRecord
+from belljar.service.workspace import Workspace
+
+DEFAULT_TAIL, MAX_TAIL = 100, 1000
+
+
+def render_event(event: EventRecord) -> dict[str, Any]:
+    return {
+        "seq": event.seq,
+        "time": timestamp(event.at),
+        "sandbox_id": event.sandbox_id,
+        "type": event.type,
+        "payload": dict(event.payload),
+    }
+
+
+async def read(request: Request) -> Response:
+    workspace, sandbox_id = workspace_of(request), request.path_params.get("id")
+    tail, after = query_whole(request, "tail", DEFAULT_TAIL, MAX_TAIL), query_whole(request, "after", 0, 2**53)
+    if query_flag(request, "follow"):
+        await workspace.check_known(sandbox_id)
+        return await event_stream(_follow(workspace, sandbox_id, after, tail))
+    found = await workspace.events(sandbox_id, after=after, last=tail)
+    return answer({"events": [render_event(event) for event in found]})
+
+
+async def _follow(workspace: Workspace, sandbox_id: str | None, after: int, tail: int) -> AsyncGenerator[bytes, None]:
+    async for event in workspace.follow(sandbox_id, after, tail):
+        yield sse("event", render_event(event)) if event is not None else PING
+
+
+ROUTES = [Route("/sandboxes/{id}/events", read), Route("/events", read)]

@@ -1,0 +1,36 @@
+"""HTTP/1.1 as uvicorn speaks it, plus one word: interim responses while an answer is being worked on.
+
+The `pandastack` client gives up when nothing arrives for 30 seconds, whatever time limit its user asked for. Interim `100 Continue`
+responses count as something, and leave the final status open. ASGI has no message for them, so the application finds a
+function in its scope's extensions. h11 checks that none is sent after the real answer has begun.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+INTERIM = "belljar.interim"
+
+
+class InterimProtocol(H11Protocol):
+    """uvicorn's h11 protocol with `scope["extensions"]["belljar.interim"]`, a plain function."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        inner: Any = self.app
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            scope.setdefault("extensions", {})[INTERIM] = self._send_interim
+            await inner(scope, receive, send)
+
+        self.app = app
+
+    def _send_interim(self) -> None:
+        if self.transport.is_closing() or self.conn.our_state is not h11.SEND_RESPONSE:
+            return
+        output = self.conn.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue"))
+        if output:
+            self.transport.write(output)

@@ -1,0 +1,1 @@
+"""The SandBase wire format, at the root."""

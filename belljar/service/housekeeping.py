@@ -1,0 +1,68 @@
+"""What happens without being asked for: sandboxes whose time is over end, persistent ones that nobody uses go to sleep."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from belljar.errors import BelljarError, SandboxNotFound
+from belljar.fleet.recovery import SweepReport
+from belljar.service.workspace import Parts, Workspace
+from belljar.store.db import SandboxRecord
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 5.0
+
+
+class Housekeeping:
+    """Goes round every few seconds while the service is open."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._told_dead: set[str] = set()
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(min(EVERY_S, self._parts.settings.idle_timeout_s / 2))
+            try:
+                await self.round()
+            except BelljarError as problem:
+                log.warning("housekeeping failed and is tried again: %s", problem.message)
+            except Exception:
+                log.exception("housekeeping failed and is tried again")
+
+    async def round(self) -> None:
+        before = await self._records()
+        await self.tell_swept(before, await self._parts.fleet.sweep())
+        now = await self._records()
+        await self._tell_dead(now)
+        self._parts.activity.keep(now.keys())
+        for record in now.values():
+            if record.persistent and record.state == "running":
+                await self._hibernate_idle(record)
+
+    async def tell_swept(self, before: Mapping[str, SandboxRecord], report: SweepReport) -> None:
+        """Events of what a sweep has ended; `before` is how things stood when it began."""
+        for sandbox_id in report.expired:
+            if record := before.get(sandbox_id):
+                await self._parts.journal.note(record, "sandbox.deleted", reason="its time to live was over")
+
+    async def _tell_dead(self, now: Mapping[str, SandboxRecord]) -> None:
+        dead = {record.id: record for record in now.values() if record.state == "dead"}
+        for sandbox_id in dead.keys() - self._told_dead:
+            if not await self._parts.journal.tells(sandbox_id, "sandbox.died"):
+                await self._parts.journal.note(dead[sandbox_id], "sandbox.died", reason=dead[sandbox_id].reason)
+        self._told_dead = set(dead)
+
+    async def _hibernate_idle(self, record: SandboxRecord) -> None:
+        try:
+            await Workspace(self._parts, record.workspace).hibernate_idle(record.id)
+        except SandboxNotFound:
+            pass  # killed at the same moment
+        except BelljarError as problem:
+            log.warning("sandbox %s could not be put to sleep: %s", record.id, problem.message)
+
+    async def _records(self) -> dict[str, SandboxRecord]:
+        return {record.id: record for record in await asyncio.to_thread(self._parts.records.list_sandboxes)}

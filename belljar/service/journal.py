@@ -1,0 +1,55 @@
+"""The event log as the service writes and follows it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from belljar.store.db import SandboxRecord
+from belljar.store.events import EventRecord, Events
+
+# Another process may have written: followers look for themselves this often, and at once for what this process writes.
+LOOK_EVERY_S = 2.0
+BATCH = 1000
+
+
+class Journal:
+    """Writes events, and tells followers at once."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._written = asyncio.Event()
+
+    async def note(self, record: SandboxRecord, kind: str, **payload: Any) -> None:
+        await asyncio.to_thread(self._events.add, record.workspace, record.id, kind, payload)
+        self._written.set()
+        self._written = asyncio.Event()
+
+    async def had(self, workspace: str, sandbox_id: str) -> bool:
+        """Whether this workspace once had a sandbox with that id."""
+        found = await asyncio.to_thread(self._events.of_sandbox, sandbox_id, last=1)
+        return any(event.workspace == workspace for event in found)
+
+    async def tells(self, sandbox_id: str, kind: str) -> bool:
+        return await asyncio.to_thread(self._events.has, sandbox_id, kind)
+
+    async def read(self, workspace: str, sandbox_id: str | None, *, after: int = 0, last: int = BATCH) -> list[EventRecord]:
+        if sandbox_id is None:
+            return await asyncio.to_thread(self._events.of_workspace, workspace, after=after, last=last)
+        return await asyncio.to_thread(self._events.of_sandbox, sandbox_id, after=after, last=last)
+
+    async def follow(self, workspace: str, sandbox_id: str | None, after: int, last: int) -> AsyncIterator[EventRecord | None]:
+        """The last events, and then every new one. None is yielded when for a while there was none."""
+        while True:
+            written = self._written
+            found = await self.read(workspace, sandbox_id, after=after, last=last)
+            for event in found:
+                after = event.seq
+                yield event
+            last = BATCH
+            if not found:
+                try:
+                    await asyncio.wait_for(written.wait(), LOOK_EVERY_S)
+                except TimeoutError:
+                    yield None

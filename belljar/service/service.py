@@ -1,0 +1,80 @@
+"""The service over one home: opened once per process, closed with it. Sandboxes live on in between."""
+
+from __future__ import annotations
+
+import asyncio
+
+from belljar.errors import TemplateNotFound
+from belljar.fleet.sandboxes import Fleet
+from belljar.service.access import Access
+from belljar.service.activity import Activity
+from belljar.service.housekeeping import Housekeeping
+from belljar.service.journal import Journal
+from belljar.service.workspace import Parts, Workspace
+from belljar.settings import Settings
+from belljar.store.db import Records
+from belljar.store.events import Events
+from belljar.store.layout import Layout
+from belljar.store.tokens import Tokens
+from belljar.templates.bake import TemplateInfo, list_templates
+
+
+class Service:
+    """All workspaces of this host. `open` it and `aclose` it."""
+
+    def __init__(self, parts: Parts, access: Access) -> None:
+        self.parts = parts
+        self.access = access
+        self.settings = parts.settings
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def open(cls, settings: Settings) -> Service:
+        """Open the home: what outlived its time ends now, everything else is found again."""
+        records = await asyncio.to_thread(_open_records, settings)
+        try:
+            before = {record.id: record for record in await asyncio.to_thread(records.list_sandboxes)}
+            fleet = await Fleet.open(settings, maintain=False)
+        except BaseException:
+            await asyncio.to_thread(records.close)
+            raise
+        parts = Parts(settings, fleet, records, Activity(), Journal(Events(records.database)))
+        service = cls(parts, Access(Tokens(records.database)))
+        housekeeping = Housekeeping(parts)
+        await housekeeping.tell_swept(before, fleet.swept)
+        service._tasks.append(asyncio.create_task(housekeeping.run(), name="housekeeping"))
+        return service
+
+    async def aclose(self) -> None:
+        """Let go of everything; sandboxes live on."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.parts.fleet.aclose()
+        await asyncio.to_thread(self.parts.records.close)
+
+    def workspace(self, name: str) -> Workspace:
+        return Workspace(self.parts, name)
+
+    async def templates(self) -> list[TemplateInfo]:
+        """Those that sandboxes can be created from. All workspaces share them."""
+        return [info for info in await asyncio.to_thread(list_templates, self.settings) if info.digest]
+
+    async def template(self, name: str) -> TemplateInfo:
+        for info in await self.templates():
+            if name in (info.name, *info.aliases):
+                return info
+        raise TemplateNotFound(f"no template {name[:80]!r}")
+
+    async def states(self) -> dict[str, int]:
+        """How many sandboxes there are in each state, of all workspaces."""
+        counts: dict[str, int] = {}
+        for record in await asyncio.to_thread(self.parts.records.list_sandboxes):
+            counts[record.state] = counts.get(record.state, 0) + 1
+        return counts
+
+
+def _open_records(settings: Settings) -> Records:
+    layout = Layout(settings.home)
+    layout.prepare()
+    return Records(layout.database)

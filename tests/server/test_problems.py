@@ -1,0 +1,56 @@
+"""Errors as clients see them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+from starlette.exceptions import HTTPException
+
+from belljar.errors import BY_CODE, HostError, InvalidInput
+from belljar.server.answers import sse, with_pauses
+from belljar.server.problems import WARM_UP_WORDS, problem_of
+
+
+@pytest.mark.parametrize("words", WARM_UP_WORDS)
+def test_words_that_make_clients_wait_never_leave_in_a_server_error(words: str) -> None:
+    problem = problem_of(HostError(f"dial: {words.upper()} and {words}"), "GET", "/")
+    assert problem.status == 503 and words not in problem.message.lower() and "dial" in problem.message
+    assert words in problem_of(InvalidInput(words), "GET", "/").message
+
+
+def test_every_error_has_a_message_and_its_own_status() -> None:
+    for code, kind in BY_CODE.items():
+        problem = problem_of(kind(""), "GET", "/")
+        assert (problem.code, problem.status) == (code, kind.status) and problem.message
+    assert problem_of(ValueError("secret"), "GET", "/").status == 500
+    assert "secret" not in problem_of(ValueError("secret"), "GET", "/").message
+    assert problem_of(HTTPException(404), "GET", "/x").message == "there is no route GET /x"
+
+
+async def test_pauses_are_told_and_the_source_is_closed() -> None:
+    closed, go = asyncio.Event(), asyncio.Event()
+
+    async def source() -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+            await go.wait()
+            yield 2
+            await asyncio.Event().wait()
+        finally:
+            closed.set()
+
+    items = with_pauses(source(), 60, 0.01)
+    assert await anext(items) == 1
+    assert await anext(items) is None
+    go.set()
+    while (item := await anext(items)) is None:
+        pass
+    assert item == 2
+    await items.aclose()
+    assert closed.is_set()
+
+
+def test_an_event_is_one_line_of_data_whatever_it_holds() -> None:
+    assert sse("stdout", {"chunk": "a\r\nb\u2028\x85"}) == b'event: stdout\ndata: {"chunk": "a\\r\\nb\\u2028\\u0085"}\n\n'
