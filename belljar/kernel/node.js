@@ -102,6 +102,8 @@ const TAKE = Symbol.for("belljar.take");
 const GO = Symbol.for("belljar.go");
 const go = new vm.Script(`globalThis[Symbol.for("belljar.go")]()`, { filename: "belljar" });
 
+const nothing = new vm.Script("", { filename: "belljar" });
+
 function parseNumber(text) {
   return text.endsWith("n") ? BigInt(text.slice(0, -1)) : Number(text);
 }
@@ -125,6 +127,8 @@ function evaluate(code) {
     };
     try {
       go.runInThisContext({ breakOnSigint: true });
+      // A signal that arrives while Node takes its watch down is kept for the next script: let that one be ours, not the next cell.
+      nothing.runInThisContext({ breakOnSigint: true });
     } catch (error) {
       reject(error.code === "ERR_SCRIPT_EXECUTION_INTERRUPTED" ? new Interrupted() : error);
     }

@@ -12,14 +12,15 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from belljar.errors import BelljarError
-from belljar.server.auth import Authenticate, Render
+from belljar.server.auth import Authenticate, Render, service_of
 from belljar.server.patience import ClientGone
 from belljar.server.problems import RunFailed, problem_of
 
 
 def make_dialect(routes: Sequence[BaseRoute], render: Render) -> Starlette:
     def explain(request: Request, error: Exception) -> Response:
-        return render(problem_of(error, request.method, request.url.path))
+        home = str(service_of(request).settings.home)
+        return render(problem_of(error, request.method, request.url.path, home))
 
     def nobody(request: Request, error: Exception) -> Response:
         return Response(status_code=499)  # never read: the connection is closed

@@ -26,9 +26,11 @@ class Problem:
     message: str
 
 
-def problem_of(error: Exception, method: str, path: str) -> Problem:
+def problem_of(error: Exception, method: str, path: str, home: str | None = None) -> Problem:
+    """`home` is the server's own folder, which is nobody else's business."""
     if isinstance(error, BelljarError):
-        return Problem(error.status, error.code, _clean(error.message, error.status))
+        message = error.message.replace(home, "$BELLJAR_HOME") if home else error.message
+        return Problem(error.status, error.code, _clean(message, error.status))
     if isinstance(error, RunFailed):
         return Problem(502, "run_failed", _clean(str(error), 502))
     if isinstance(error, HTTPException):

@@ -62,7 +62,9 @@ class Housekeeping:
         except SandboxNotFound:
             pass  # killed at the same moment
         except BelljarError as problem:
-            log.warning("sandbox %s could not be put to sleep: %s", record.id, problem.message)
+            # Killed in the middle of it: whatever it failed with then, nobody is waiting for it.
+            if await asyncio.to_thread(self._parts.records.find_sandbox, record.id):
+                log.warning("sandbox %s could not be put to sleep: %s", record.id, problem.message)
 
     async def _records(self) -> dict[str, SandboxRecord]:
         return {record.id: record for record in await asyncio.to_thread(self._parts.records.list_sandboxes)}

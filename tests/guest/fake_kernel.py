@@ -1,7 +1,6 @@
 """A kernel for tests, started in the place of the Python of a sandbox's environment. Its cells are Python, and can misbehave.
 
-A cell finds `send(message, blob)`, `mark(file)`, `n` and `state`, a dict that lives as long as the kernel. As a zygote it forks such
-kernels.
+A cell finds `send(message, blob)`, `mark(file)`, `n`, and `state`, which lives as long as the kernel. As a zygote it forks others.
 """
 
 from __future__ import annotations

@@ -29,6 +29,11 @@ def test_every_error_has_a_message_and_its_own_status() -> None:
     assert problem_of(HTTPException(404), "GET", "/x").message == "there is no route GET /x"
 
 
+def test_the_servers_own_folder_is_not_told() -> None:
+    problem = problem_of(HostError("no such file: '/srv/home/sandboxes/sb-1/disk'"), "GET", "/", "/srv/home")
+    assert problem.message == "no such file: '$BELLJAR_HOME/sandboxes/sb-1/disk'"
+
+
 async def test_pauses_are_told_and_the_source_is_closed() -> None:
     closed, go = asyncio.Event(), asyncio.Event()
 
