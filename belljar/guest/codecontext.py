@@ -60,6 +60,7 @@ class CodeContext:
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._variables: asyncio.Future[list[dict[str, Any]]] | None = None
         self._deleted = False
+        self._interrupts_by_message = False
         self._loop = asyncio.get_running_loop()
 
     # -- what it is
@@ -277,7 +278,7 @@ class CodeContext:
             return False
         execution = self._running
         execution.stopping = execution.stopping or why
-        self._kernel.interrupt()
+        self._interrupt(self._kernel, execution)
         if why == "timeout" or execution.age_s < _YOUNG_S:
             # A kernel that had not come to the cell yet has ignored it; and before a kernel is killed it gets a second chance.
             self._loop.call_later(_AGAIN_S, self._interrupt_again, execution)
@@ -285,7 +286,13 @@ class CodeContext:
 
     def _interrupt_again(self, execution: Execution) -> None:
         if self._running is execution and self._kernel is not None:
-            self._kernel.interrupt()
+            self._interrupt(self._kernel, execution)
+
+    def _interrupt(self, kernel: Kernel, execution: Execution) -> None:
+        """Where a signal would not do for the kernel, the programs that it waits for still get it."""
+        kernel.interrupt()
+        if self._interrupts_by_message:
+            kernel.send({"do": "interrupt", "n": execution.number})
 
     def _on_timeout(self, execution: Execution) -> None:
         if self._running is execution:
@@ -398,6 +405,7 @@ class CodeContext:
         if event == "ready":
             if self._ready is not None and not self._ready.done():
                 self._said_at_start = b""
+                self._interrupts_by_message = message.get("interrupt") == "message"
                 self._ready.set_result({"version": str(message.get("version"))[:100]})
         elif event == "variables":
             if self._variables is not None and not self._variables.done():
@@ -419,6 +427,8 @@ class CodeContext:
         failed = parse_error(message)
         if execution.stopping == "timeout":
             execution.fail(*timed_out(execution.wishes.timeout_s or 0.0, failed))
+        elif failed.killed and self._kernel is not None and self._kernel.group.was_out_of_memory():
+            execution.fail("out_of_memory", failed, self._kernel.group.peak_memory())
         else:
             execution.fail(judge(failed, execution.stopping), failed)
 

@@ -1,6 +1,18 @@
 """What a kernel says, judged before the agent acts on it: the user's code can write to a kernel's control socket too.
 
 What is of the wrong type ends the kernel. What is only too long for one message of the wire is shortened.
+
+    agent -> kernel   {"do": "run", "n", "code", "stdin", "changes"}      code null: it is the blob; "count": false if silent
+                      {"do": "env", "set": {name: value}, "cwd"}          the first message, and after a thaw
+                      {"do": "reseed"}                                    after a thaw; Python kernels get SIGUSR1 instead
+                      {"do": "interrupt", "n"}                            with the SIGINT, to kernels that ask for it
+                      {"do": "variables"}                                 Python
+    kernel -> agent   {"ev": "ready", "language", "version"}              "interrupt": "message" asks for that
+                      {"ev": "output", "n", "main", "parts", "metadata", "display_id", "update"}   the blob is the parts' bytes
+                      {"ev": "clear", "n", "wait"}
+                      {"ev": "error", "n", "name", "value", "traceback"}  also "kind", "state_lost", "killed", "errno"
+                      {"ev": "done", "n", "count", "duration_s", "changes"}
+                      {"ev": "variables", "variables"}
 """
 
 from __future__ import annotations
@@ -32,6 +44,7 @@ class Failed(NamedTuple):
     traceback: list[str]
     state_lost: bool
     errno: int | None = None
+    killed: bool = False  # by somebody; it may have been for its memory
 
 
 class Finished(NamedTuple):
@@ -92,6 +105,7 @@ def parse_error(message: dict[str, Any]) -> Failed:
         _fit_lines(lines),
         message.get("state_lost") is True,
         errno if type(errno) is int else None,
+        message.get("killed") is True,
     )
 
 

@@ -63,7 +63,9 @@ def _find_native(context: Context, name: str) -> tuple[str, ...] | None:
     if name == "bash":
         return (sys.executable, "-I", "-S", "-B", os.path.join(KERNELS, "bash.py")) if _find_program("bash") else None
     node = _find_program("node")
-    return (node, "--no-warnings", os.path.join(KERNELS, "node.js"), name) if node else None
+    # Without the flag Node.js ends itself when a callback was cut short by an interrupt.
+    flags = ("--no-warnings", "--no-force-async-hooks-checks")
+    return (node, *flags, os.path.join(KERNELS, "node.js"), name) if node else None
 
 
 def _find_jupyter(context: Context, name: str) -> tuple[str, ...] | None:

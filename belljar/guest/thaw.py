@@ -38,12 +38,13 @@ def thaw(context: Context, params: Params) -> dict[str, Any]:
         machine.set_hostname(hostname)
     if machine_id is not None:
         machine.set_machine_id(machine_id)
-    if env is not None:
-        context.env.update(env)
+    news = {name: value for name, value in (env or {}).items() if context.env.get(name) != value}
+    moved = cwd if cwd != context.cwd else None
+    context.env.update(news)
     context.user = user or context.user
     context.cwd = cwd or context.cwd
     for tell in context.after_thaw:
-        tell(env or {}, cwd)
+        tell(news, moved)
     if grow:
         grow_disk()
     return {}

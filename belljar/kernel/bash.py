@@ -139,11 +139,11 @@ class Kernel:
                 value = f"the shell ended with exit status {code}; a new one was started"
                 return {"kind": "exit", "name": "SystemExit", "value": value, "state_lost": True}
             value = f"the shell was ended by {_signal_name(-code)}; a new one was started"
-            return {"kind": "died", "name": "ShellDied", "value": value, "state_lost": True}
+            return {"kind": "died", "name": "ShellDied", "value": value, "state_lost": True, "killed": code == -signal.SIGKILL}
         if status == 128 + signal.SIGINT:
             return {"kind": "interrupted", "name": "KeyboardInterrupt", "value": "the cell was interrupted"}
         if status:
-            return {"name": "CommandFailed", "value": f"exit status {status}"}
+            return {"name": "CommandFailed", "value": f"exit status {status}", "killed": status == 128 + signal.SIGKILL}
         return None
 
     def _send(self, message: dict[str, Any]) -> None:

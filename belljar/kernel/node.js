@@ -3,18 +3,17 @@
 //     node node.js <javascript|typescript>
 //
 // Cells are evaluated by V8's own REPL mode, which only the inspector offers: `let`, `const` and `class` may be declared again in a
-// later cell, `await` works at the top level, and the last expression is the value. The evaluation is started from inside a vm script,
-// because only that lets a SIGINT end a loop that never returns to the event loop. A cell that waits is left waiting instead.
-//
-// Messages are those of belljar/wire/pipe.py: two lengths, a JSON object, a blob.
+// later cell, `await` works at the top level, and the last expression is the value. Messages are those of belljar/wire/pipe.py: two
+// lengths, a JSON object, a blob. They are read by a thread of their own (node_watch.js), which can also end a cell that computes.
 "use strict";
 
+const fs = require("node:fs");
 const inspector = require("node:inspector");
 const module_ = require("node:module");
-const net = require("node:net");
 const path = require("node:path");
 const util = require("node:util");
-const vm = require("node:vm");
+const v8 = require("node:v8");
+const { Worker } = require("node:worker_threads");
 
 const { reseed } = require("./node_random.js");
 const { INSPECT, encodePart, makeBundle } = require("./node_show.js");
@@ -22,12 +21,10 @@ const { transform } = require("./node_source.js");
 
 const MAX_BLOB_BYTES = 64 << 20;
 const LANGUAGE = process.argv[2] || "javascript";
+const CONTROL_FD = Number(process.env.BELLJAR_CONTROL_FD);
 const EXIT = Symbol("exit");
 
 // -- messages
-
-const control = new net.Socket({ fd: Number(process.env.BELLJAR_CONTROL_FD), readable: true, writable: true });
-delete process.env.BELLJAR_CONTROL_FD;
 
 function send(message, blob = Buffer.alloc(0)) {
   // ASCII, as lone surrogates have no UTF-8.
@@ -35,25 +32,28 @@ function send(message, blob = Buffer.alloc(0)) {
   const header = Buffer.alloc(8);
   header.writeUInt32BE(ascii.length, 0);
   header.writeUInt32BE(blob.length, 4);
-  control.write(Buffer.concat([header, Buffer.from(ascii, "latin1"), blob]));
+  const data = Buffer.concat([header, Buffer.from(ascii, "latin1"), blob]);
+  for (let at = 0; at < data.length; ) at += fs.writeSync(CONTROL_FD, data, at);
 }
 
-let received = Buffer.alloc(0);
 const inbox = [];
 let handling = false;
 
-control.on("data", (data) => {
-  received = Buffer.concat([received, data]);
-  while (received.length >= 8) {
-    const [json, blob] = [received.readUInt32BE(0), received.readUInt32BE(4)];
-    if (received.length < 8 + json + blob) break;
-    inbox.push([JSON.parse(received.toString("utf8", 8, 8 + json)), received.subarray(8 + json, 8 + json + blob)]);
-    received = received.subarray(8 + json + blob);
-  }
-  handleAll();
-});
-control.on("end", () => process.reallyExit(0));
-control.on("error", () => process.reallyExit(0));
+function listen() {
+  delete process.env.BELLJAR_CONTROL_FD;
+  const taken = new SharedArrayBuffer(4);
+  const watch = new Worker(path.join(__dirname, "node_watch.js"), { workerData: { fd: CONTROL_FD, taken } });
+  watch.on("message", ([message, blob]) => {
+    if (message.do === "interrupt") {
+      Atomics.store(new Int32Array(taken), 0, message.number);
+      Atomics.notify(new Int32Array(taken), 0);
+      if (cell?.n === message.n) cell.stop?.(new Interrupted());
+      return;
+    }
+    inbox.push([message, Buffer.from(blob)]);
+    handleAll();
+  });
+}
 
 async function handleAll() {
   if (handling) return;
@@ -82,27 +82,22 @@ function setEnvironment(message) {
 
 const session = new inspector.Session();
 session.connect();
-let taken;
-let cell = null; // the one that runs: {n, stop, position}
+let cell = null; // the one that runs: {n, stop, position, held, release}
+
+const TAKE = Symbol.for("belljar.take");
 
 function take(remote) {
   // The inspector speaks of objects; this is how to get hold of one.
   if (remote.objectId === undefined) return remote.unserializableValue === undefined ? remote.value : parseNumber(remote.unserializableValue);
   const { objectId } = remote;
+  let taken;
   globalThis[TAKE] = (value) => (taken = value);
-  const functionDeclaration = `function (value) { globalThis[Symbol.for(${JSON.stringify(TAKE.description)})](value); }`;
+  const functionDeclaration = `function (value) { globalThis[Symbol.for("belljar.take")](value); }`;
   session.post("Runtime.callFunctionOn", { functionDeclaration, objectId, arguments: [{ objectId }], silent: true });
   session.post("Runtime.releaseObject", { objectId });
   delete globalThis[TAKE];
-  const value = taken;
-  taken = undefined;
-  return value;
+  return taken;
 }
-const TAKE = Symbol.for("belljar.take");
-const GO = Symbol.for("belljar.go");
-const go = new vm.Script(`globalThis[Symbol.for("belljar.go")]()`, { filename: "belljar" });
-
-const nothing = new vm.Script("", { filename: "belljar" });
 
 function parseNumber(text) {
   return text.endsWith("n") ? BigInt(text.slice(0, -1)) : Number(text);
@@ -110,28 +105,25 @@ function parseNumber(text) {
 
 function evaluate(code) {
   // A value and whether it was thrown. Rejects when the cell is interrupted or exits.
+  const current = cell;
+  const expression = `${code}\n//# sourceURL=cell-${current.n}`;
   return new Promise((resolve, reject) => {
-    cell.stop = reject;
-    globalThis[GO] = () => {
-      delete globalThis[GO];
-      const expression = `${code}\n//# sourceURL=cell-${cell.n}`;
+    current.stop = reject;
+    // From the event loop and not from here: an interrupt that ends what runs must leave us, who wait, alone.
+    setImmediate(() => {
+      // A promise that nobody can resolve any more would be collected, and the inspector would then take the process down. So the
+      // first one that is made, which is the cell's own, is kept.
+      current.release = v8.promiseHooks.onInit((promise) => (current.held ??= promise));
       session.post("Runtime.evaluate", { expression, replMode: true, awaitPromise: true }, (error, answer) => {
         const details = answer?.exceptionDetails;
-        if (error) reject(error);
-        else if (!details) resolve({ thrown: false, value: take(answer.result) });
-        else {
-          if (cell) cell.position = `${details.url ?? "cell"}:${details.lineNumber + 1}:${details.columnNumber + 1}`;
+        if (error) reject(/terminated/.test(error.message) ? new Interrupted() : error);
+        else if (details) {
+          current.position = `${details.url ?? "cell"}:${details.lineNumber + 1}:${details.columnNumber + 1}`;
           resolve({ thrown: true, value: take(details.exception ?? { value: details.text }) });
-        }
+        } else if (answer) resolve({ thrown: false, value: take(answer.result) });
       });
-    };
-    try {
-      go.runInThisContext({ breakOnSigint: true });
-      // A signal that arrives while Node takes its watch down is kept for the next script: let that one be ours, not the next cell.
-      nothing.runInThisContext({ breakOnSigint: true });
-    } catch (error) {
-      reject(error.code === "ERR_SCRIPT_EXECUTION_INTERRUPTED" ? new Interrupted() : error);
-    }
+      current.release();
+    });
   });
 }
 
@@ -142,11 +134,11 @@ class Interrupted extends Error {
   }
 }
 
-process.on("SIGINT", () => cell?.stop?.(new Interrupted()));
+process.on("SIGINT", () => {}); // meant for the programs that a cell waits for; we get a message
 
 async function run(n, code, stdin) {
   const started = process.hrtime.bigint();
-  cell = { n, stop: null, position: "" };
+  cell = { n, stop: null, position: "", held: undefined, release: null };
   giveStdin(stdin);
   globalThis.require = module_.createRequire(path.join(process.cwd(), "cell.js"));
   try {
@@ -154,11 +146,19 @@ async function run(n, code, stdin) {
     if (thrown) throw value;
     if (value !== undefined) show(value, { main: true });
   } catch (error) {
+    if (error instanceof Interrupted || error?.[EXIT] !== undefined) abandon();
     sendError(n, error);
   }
   const duration_s = Number(process.hrtime.bigint() - started) / 1e9;
   cell = null;
   send({ ev: "done", n, count: null, duration_s, changes: null });
+}
+
+function abandon() {
+  // What the cell still waits for may come or not; the inspector must not care.
+  cell.release?.();
+  session.disconnect();
+  session.connect();
 }
 
 function sendError(n, error) {
@@ -243,4 +243,5 @@ if (LANGUAGE === "typescript" && !module_.stripTypeScriptTypes) {
   process.stderr.write(`TypeScript needs Node.js 22.13 or later; this is ${process.version}\n`);
   process.reallyExit(1);
 }
-send({ ev: "ready", language: LANGUAGE, version: process.versions.node });
+listen();
+send({ ev: "ready", language: LANGUAGE, version: process.versions.node, interrupt: "message" });

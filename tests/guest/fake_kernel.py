@@ -109,6 +109,8 @@ def main() -> None:
         run_zygote(socket.socket(fileno=int(sys.argv[2])), json.loads(sys.argv[3]))
     elif sys.argv[2] == "broken":
         sys.exit("this kernel is broken")
+    elif sys.argv[2] == "slow":
+        time.sleep(600)
     else:
         run_kernel(socket.socket(fileno=int(os.environ["BELLJAR_CONTROL_FD"])))
 

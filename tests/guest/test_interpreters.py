@@ -28,7 +28,7 @@ def venv(guest: Guest) -> Path:
         folder = venv / "lib/python3.11/site-packages" / package
         folder.mkdir(parents=True)
         (folder / "__init__.py").touch()
-    for kernel in ("fake", "broken", "python3"):
+    for kernel in ("fake", "broken", "python3", "slow"):
         folder = venv / "share/jupyter/kernels" / kernel
         folder.mkdir(parents=True)
         (folder / "kernel.json").write_text("{}")
@@ -45,7 +45,7 @@ def venv(guest: Guest) -> Path:
 async def test_languages_are_those_that_the_sandbox_has(guest: Guest, venv: Path) -> None:
     languages = (await guest.ask("context.languages"))["languages"]
     assert languages[:2] == ["python", "bash"]
-    assert languages[-3:] == ["broken", "fake", "jupyter:python3"]
+    assert languages[-4:] == ["broken", "fake", "jupyter:python3", "slow"]
     shutil.rmtree(venv / "lib")
     assert set((await guest.ask("context.languages"))["languages"]) <= {"bash", "javascript", "typescript"}
     with pytest.raises(NotSupported, match="IPython"):
@@ -67,6 +67,18 @@ async def test_kernel_that_cannot_start_is_told_with_its_last_words(guest: Guest
     with pytest.raises(SandboxError, match="this kernel is broken"):
         await create(guest, "broken")
     assert (await guest.ask("context.list"))["contexts"] == []
+
+
+async def test_context_that_does_not_get_ready_can_be_deleted(guest: Guest, venv: Path) -> None:
+    creating = asyncio.create_task(create(guest, "slow"))
+    async with asyncio.timeout(DEADLINE_S):
+        while not (contexts := (await guest.ask("context.list"))["contexts"]) or contexts[0]["pid"] is None:
+            await asyncio.sleep(0.01)
+    assert contexts[0]["state"] == "starting"
+    await guest.ask("context.delete", id=contexts[0]["id"])
+    with pytest.raises(Conflict):
+        await creating
+    await wait_until_dead(contexts[0]["pid"])
 
 
 # -- cells

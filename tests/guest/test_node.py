@@ -9,11 +9,12 @@ import subprocess
 import pytest
 
 from belljar.errors import SandboxError
+from belljar.guest.context import PATH
 from tests.guest.cells import begin, collect, create, run
 from tests.guest.conftest import Guest
 from tests.guest.test_processes import wait_for
 
-NODE = shutil.which("node")
+NODE = shutil.which("node", path=PATH)
 
 
 @pytest.fixture
@@ -76,10 +77,19 @@ async def test_javascript_errors_have_name_message_and_the_cells_own_lines(guest
 
 
 @pytest.mark.parametrize(
-    "code", ["while (true) {}", "await new Promise(() => {})", "require('child_process').execSync('sleep 600')"]
+    "code",
+    [
+        "up(); while (true) {}",
+        "await 1; up(); while (true) {}",
+        "up(); await new Promise(() => {})",
+        "setTimeout(() => { up(); for (;;) {} }, 1); await new Promise(() => {})",
+        "await new Promise((go) => setTimeout(go, 1)); up(); for (;;) {}",
+        "up(); require('child_process').execSync('sleep 600')",
+    ],
 )
 async def test_javascript_interrupt_keeps_the_state(guest: Guest, node: str, code: str) -> None:
-    async with await begin(guest, node, f"let kept = 1; require('fs').writeFileSync('up', 'x'); {code}") as channel:
+    await run(guest, node, "let kept = 1; const up = () => require('fs').writeFileSync('up', 'x')")
+    async with await begin(guest, node, code) as channel:
         await wait_for(guest.home / "up")
         await guest.ask("context.interrupt", id=node)
         assert (await collect(channel)).kind in ("interrupted", "exception")
