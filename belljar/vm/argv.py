@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from belljar.vm.host import HostFacts
 from belljar.vm.jail import ROOT_IN_JAIL
-from belljar.vm.spec import AGENT_PORT, Shape
+from belljar.vm.spec import AGENT_PORT, EMULATED_CPU, Shape
 
 # `spawn` and `elevateprivileges` matter most: a VMM that was taken over cannot start a program or become someone else.
 SECCOMP = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
@@ -39,7 +39,7 @@ class Descriptors:
 def _accelerator(facts: HostFacts) -> list[str]:
     if facts.accelerator == "kvm":
         return ["-accel", "kvm", "-cpu", "host"]
-    return ["-accel", f"tcg,thread=multi,tb-size={TRANSLATION_MIB}", "-cpu", "max"]
+    return ["-accel", f"tcg,thread=multi,tb-size={TRANSLATION_MIB}", "-cpu", EMULATED_CPU]
 
 
 def _memory(shape: Shape, fd: int, *, shared: bool) -> list[str]:

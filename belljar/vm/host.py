@@ -17,7 +17,7 @@ from pathlib import Path
 
 from belljar.errors import HostSetup
 from belljar.vm.jail import probe_jail
-from belljar.vm.spec import Accelerator, Fingerprint
+from belljar.vm.spec import EMULATED_CPU, Accelerator, Fingerprint
 
 PROBE_MARK = b"BELLJAR-PROBE-OK"
 PROBE_DEADLINE_S = 15.0
@@ -42,7 +42,7 @@ class HostFacts:
     @property
     def fingerprint(self) -> Fingerprint:
         # Under emulation guests count time by the host's counter: a host with another rate would run their clocks wrong.
-        cpu = f"host:{cpu_name()}" if self.accelerator == "kvm" else f"max@{self.tsc_khz / 1e6:.1f}GHz"
+        cpu = f"host:{cpu_name()}" if self.accelerator == "kvm" else f"{EMULATED_CPU}@{self.tsc_khz / 1e6:.1f}GHz"
         return Fingerprint(qemu=self.qemu_version, accelerator=self.accelerator, cpu=cpu, devices=DEVICES)
 
 

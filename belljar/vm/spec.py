@@ -10,6 +10,9 @@ Accelerator = Literal["kvm", "tcg"]
 
 PAGE = 4096
 AGENT_PORT = "org.belljar.agent"
+# The emulated CPU: all that the emulator can do, but for the hint that byte-wise string instructions are fast. An emulator runs
+# them byte by byte, and the guest's kernel and C library would use them for every copy.
+EMULATED_CPU = "max,-erms,-fsrm"
 
 
 @dataclass(frozen=True)
