@@ -22,10 +22,10 @@ from belljar.settings import Settings, load_settings
 from belljar.store.layout import Layout
 from belljar.store.manifest import Manifest, SavedMachine
 from belljar.store.publish import workplace
-from belljar.templates.bake import build_template
+from belljar.templates.bake import build_template, host_facts
 from belljar.templates.kernel import KernelImage, build_kernel
 from belljar.vm.disk import clone_file
-from belljar.vm.host import HostFacts, probe_host
+from belljar.vm.host import HostFacts
 from belljar.vm.machine import Parts, read_record
 from belljar.vm.memory import MemoryImage, RamMapping, find_ram, load_image
 from belljar.vm.spec import Shape
@@ -116,14 +116,7 @@ async def open_lab(*, quick: bool) -> AsyncIterator[Lab]:
     info = await build_template(settings, TEMPLATE, say)
     assert info.manifest is not None
     kernel = build_kernel(layout, say)
-    facts = probe_host(
-        qemu_name=settings.qemu,
-        wanted=settings.accel,
-        jail=settings.jail,
-        kernel=kernel.vmlinuz,
-        initrd=kernel.initrd,
-        cache=layout.host_facts,
-    )
+    facts = host_facts(settings, layout, kernel)
     template = SavedMachine(layout.template(info.digest))
     tag = {"bench": "1", "bench_run": secrets.token_hex(4)}
     with workplace(layout.tmp, "bench") as place, contextlib.closing(_load(template, info.manifest)) as image:

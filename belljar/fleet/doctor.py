@@ -11,10 +11,11 @@ from belljar.errors import BelljarError
 from belljar.fleet.admission import meminfo
 from belljar.settings import Settings
 from belljar.store.layout import Layout
+from belljar.templates.bake import host_facts
 from belljar.templates.kernel import build_kernel
 from belljar.templates.steps import Progress
 from belljar.vm.disk import probe_reflink
-from belljar.vm.host import HostFacts, cpu_name, find_qemu, probe_host
+from belljar.vm.host import HostFacts, cpu_name, find_qemu
 
 Verdict = Literal["ok", "warn", "fail"]
 
@@ -107,15 +108,7 @@ def _host(report: Report, settings: Settings, progress: Progress) -> HostFacts |
         report.add("QEMU", "ok", f"{version} ({path})")
         layout = Layout(settings.home)
         kernel = build_kernel(layout, progress)
-        facts = probe_host(
-            qemu_name=settings.qemu,
-            wanted=settings.accel,
-            jail=settings.jail,
-            kernel=kernel.vmlinuz,
-            initrd=kernel.initrd,
-            cache=layout.host_facts,
-            fresh=True,
-        )
+        facts = host_facts(settings, layout, kernel, fresh=True)
     except BelljarError as problem:
         report.add("accelerator", "fail", problem.message)
         return None

@@ -30,8 +30,8 @@ from belljar.settings import Settings
 from belljar.store.db import Records, SandboxRecord, SnapshotRecord
 from belljar.store.layout import Layout
 from belljar.store.manifest import Manifest
+from belljar.templates.bake import host_facts
 from belljar.templates.kernel import build_kernel
-from belljar.vm.host import probe_host
 from belljar.vm.machine import Machine
 
 log = logging.getLogger(__name__)
@@ -292,14 +292,7 @@ def _make_context(settings: Settings) -> Context:
     layout = Layout(settings.home)
     layout.prepare()
     kernel = build_kernel(layout, log.info)
-    facts = probe_host(
-        qemu_name=settings.qemu,
-        wanted=settings.accel,
-        jail=settings.jail,
-        kernel=kernel.vmlinuz,
-        initrd=kernel.initrd,
-        cache=layout.host_facts,
-    )
+    facts = host_facts(settings, layout, kernel)
     return Context(settings, layout, Records(layout.database), facts, ImageCache())
 
 

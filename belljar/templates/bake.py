@@ -64,7 +64,7 @@ async def build_template(settings: Settings, name: str, progress: Progress) -> T
     layout.prepare()
     kernel = await asyncio.to_thread(build_kernel, layout, progress)
     root = await asyncio.to_thread(build_root, layout, recipe, progress)
-    facts = await asyncio.to_thread(_facts, settings, layout, kernel)
+    facts = await asyncio.to_thread(host_facts, settings, layout, kernel)
     digest = _digest(recipe, kernel, root, facts)
     target = layout.template(digest)
     if not target.exists():
@@ -75,15 +75,16 @@ async def build_template(settings: Settings, name: str, progress: Progress) -> T
     return _info(layout, recipe)
 
 
-def _facts(settings: Settings, layout: Layout, kernel: KernelImage) -> HostFacts:
-    cache = layout.host_facts
+def host_facts(settings: Settings, layout: Layout, kernel: KernelImage, *, fresh: bool = False) -> HostFacts:
+    """What the host can do, probed with this kernel; `fresh` probes again even if it is known."""
     return probe_host(
         qemu_name=settings.qemu,
         wanted=settings.accel,
         jail=settings.jail,
         kernel=kernel.vmlinuz,
         initrd=kernel.initrd,
-        cache=cache,
+        cache=layout.host_facts,
+        fresh=fresh,
     )
 
 
