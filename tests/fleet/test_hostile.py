@@ -122,13 +122,15 @@ agent = next(p for p in running if b"belljar/start.py" in open(f"/proc/{p}/cmdli
 number = next(int(f) for f in os.listdir(f"/proc/{agent}/fd") if "/dev/vport" in os.readlink(f"/proc/{agent}/fd/{f}"))
 port = libc.syscall(438, libc.syscall(434, agent, 0), number, 0)
 assert port >= 0, ctypes.get_errno()
+wrote = 0
 for _ in range(5):
     try:
-        os.write(port, os.urandom(30000))
+        wrote += os.write(port, os.urandom(30000))
     except BlockingIOError:
         pass
     time.sleep(0.5)
-open("/workspace/garbage", "w").write("over")
+open("/workspace/garbage.new", "w").write(str(wrote))
+os.rename("/workspace/garbage.new", "/workspace/garbage")
 """
 
 
@@ -144,9 +146,10 @@ async def test_garbage_on_the_wire_ends_the_session_and_not_the_sandbox(sandbox:
             except BelljarError as problem:
                 failures.append(problem)
             await asyncio.sleep(0.05)
+    # A call that comes after the session was ended finds a new one, so there need not be any failure at all.
     codes = {problem.code for problem in failures}
-    assert failures and codes <= {"agent_protocol", "agent_lost", "deadline_exceeded"}, codes
-    assert await said(sandbox, "cat /workspace/garbage") == "over"
+    assert codes <= {"agent_protocol", "agent_lost", "deadline_exceeded"}, codes
+    assert int(await said(sandbox, "cat /workspace/garbage")) > 0, "no garbage reached the wire"
 
 
 async def test_a_guest_cannot_write_to_the_template_through_its_root_disk(sandbox: Sandbox, create: CreateSandbox) -> None:
