@@ -9,7 +9,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,10 @@ class Database:
         self._lock = threading.Lock()
         with self._translated():
             # Environments hold secrets: the file is the owner's alone, and SQLite gives its side files the same mode.
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            # Only ever created here: closing a descriptor of a file that is there drops the locks that other connections of
+            # this process hold on it, and another process then removes the log that they still write to.
+            with suppress(FileExistsError):
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             self.connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         self.connection.row_factory = sqlite3.Row
         try:

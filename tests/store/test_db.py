@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import sqlite3
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -238,3 +240,14 @@ def test_a_workspace_lists_its_own_and_a_snapshot_belongs_to_its_sandboxs(record
     assert [r.id for r in records.list_sandboxes(workspace="m")] == ["mine"]
     assert [r.id for r in records.list_snapshots(workspace="m")] == ["s"]
     assert records.list_snapshots(workspace="t") == []
+
+
+def test_another_connection_of_the_same_process_keeps_the_first_ones_locks(tmp_path: Path) -> None:
+    path = tmp_path / "belljar.db"
+    first = Records(path)
+    Records(path).close()
+    code = "import sys; from pathlib import Path; from belljar.store.db import Records; Records(Path(sys.argv[1])).close()"
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True)
+    # The last connection to go removes the log; taken for the last one while we are here, it would take our writes with it.
+    assert path.with_name("belljar.db-wal").exists()
+    first.close()
