@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from belljar.errors import AgentLost, AgentProtocol, BelljarError, DeadlineExceeded, InvalidInput, SandboxBusy, SandboxGone
 from belljar.vm.channel import Channel, Data, Message, fresh
+from belljar.vm.sockets import short_path
 from belljar.wire.frames import ACK, ANNOUNCE, END, PONG, RESET, Event, WireError
 from belljar.wire.mux import HIGH_WATER, Mux
 
@@ -58,12 +59,8 @@ class Link:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.setblocking(False)
         try:
-            # The path may be longer than the 108 bytes of a socket address; through its directory's descriptor it never is.
-            directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                sock.connect(f"/proc/self/fd/{directory}/{path.name}")
-            finally:
-                os.close(directory)
+            with short_path(path) as short:
+                sock.connect(short)
             return cls(sock)
         except BlockingIOError:
             sock.close()

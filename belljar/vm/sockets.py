@@ -17,7 +17,8 @@ from belljar.errors import SandboxGone
 
 
 @contextmanager
-def _short(path: Path) -> Iterator[str]:
+def short_path(path: Path) -> Iterator[str]:
+    """Another name of `path`, short enough for a socket address, while the block lasts."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"
@@ -29,7 +30,7 @@ def listen_unix(path: Path) -> socket.socket:
     """A listening socket, to be handed to a child: it can be connected to before the child has even started."""
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with _short(path) as short:
+    with short_path(path) as short:
         listener.bind(short)
     path.chmod(0o600)
     listener.listen(1)
@@ -40,7 +41,7 @@ async def connect_unix(path: Path) -> socket.socket:
     """A connected, non-blocking socket."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
-        with _short(path) as short:
+        with short_path(path) as short:
             await asyncio.get_running_loop().sock_connect(sock, short)
     except OSError as problem:
         sock.close()
