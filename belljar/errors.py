@@ -3,9 +3,12 @@
     BelljarError
     ├── InvalidInput            the caller asked for something malformed; nothing was changed
     │   ├── NotSupported        well formed, but this snapshot, template or host cannot do it
-    │   └── TooLarge            more bytes than are taken in one piece
+    │   ├── TooLarge            more bytes than are taken in one piece
+    │   └── TooSlow             the request did not come in time
     ├── Unauthorized            no token, or none that is valid
     ├── Forbidden               a valid token that does not allow this
+    ├── QuotaExceeded           the workspace may not have more; something of its own must go first
+    ├── RateLimited             the workspace calls too often; nothing was done
     ├── NotFound                no such sandbox, template, snapshot, token, process or file
     │   ├── TemplateNotFound
     │   ├── SnapshotNotFound
@@ -26,11 +29,16 @@
     ├── HostError               this machine lacks something
     │   ├── HostMemoryShort
     │   ├── HostDiskShort
+    │   ├── HostBusy            too many starts wait, or one took too long; nothing was created
+    │   ├── ShuttingDown        the server is being stopped, and the call had no time to finish
     │   ├── HostSetup           a program, privilege or file that Belljar needs is missing
     │   └── SnapshotMismatch    made by another QEMU, accelerator or CPU model
     ├── BuildFailed             a template could not be built
+    ├── ServerUnreachable       a client found no server; nothing was sent
+    ├── AnswerLost              a client sent something, and no answer came back
     └── SandboxError            the sandbox itself broke
         ├── SandboxGone         the machine ended; carries the console's and QEMU's last words
+        ├── StartFailed         a new machine ended before it could be used
         ├── AgentLost           the agent in the guest died or restarted; what it ran is lost to us
         ├── AgentProtocol       the guest sent what no agent sends
         ├── VmmRefused          the virtual machine monitor refused a command
@@ -78,6 +86,12 @@ class TooLarge(InvalidInput):
     code, status = "too_large", 413
 
 
+class TooSlow(InvalidInput):
+    """The request did not come in time."""
+
+    code, status = "too_slow", 408
+
+
 class Unauthorized(BelljarError):
     """No token came with the request, or none that is valid."""
 
@@ -88,6 +102,18 @@ class Forbidden(BelljarError):
     """The token is valid, and does not allow this."""
 
     code, status = "forbidden", 403
+
+
+class QuotaExceeded(BelljarError):
+    """The workspace has as much as its quota allows; nothing was created."""
+
+    code, status = "quota_exceeded", 429
+
+
+class RateLimited(BelljarError):
+    """The workspace calls more often than its quota allows; nothing was done."""
+
+    code, status, retry = "rate_limited", 429, "yes"
 
 
 class NotFound(BelljarError):
@@ -210,6 +236,18 @@ class HostDiskShort(HostError):
     code, status, retry = "host_disk_short", 507, "yes"
 
 
+class HostBusy(HostError):
+    """Too many sandboxes are waiting to be started, or one was not ready in time; nothing was created."""
+
+    code, retry = "host_busy", "yes"
+
+
+class ShuttingDown(HostError):
+    """The server is being stopped, and could not finish the call before."""
+
+    code, retry = "shutting_down", "yes"
+
+
 class HostSetup(HostError):
     """A program, privilege or file that Belljar needs on the host is missing."""
 
@@ -228,6 +266,18 @@ class BuildFailed(BelljarError):
     code = "build_failed"
 
 
+class ServerUnreachable(BelljarError):
+    """A client found no server where it looked; nothing was sent."""
+
+    code, status, retry = "server_unreachable", 503, "yes"
+
+
+class AnswerLost(BelljarError):
+    """A client sent a request, and no answer that can be read came back."""
+
+    code, status, retry = "answer_lost", 502, "unknown"
+
+
 class SandboxError(BelljarError):
     """The sandbox itself broke."""
 
@@ -238,6 +288,12 @@ class SandboxGone(SandboxError):
     """The machine ended while it was in use."""
 
     code, status = "sandbox_gone", 410
+
+
+class StartFailed(SandboxError):
+    """A new machine ended before it could be used; nothing of it is left."""
+
+    code, retry = "start_failed", "yes"
 
 
 class AgentLost(SandboxError):

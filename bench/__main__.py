@@ -22,6 +22,7 @@ from bench.lab import Lab, open_lab, say
 from bench.pausing import pausing
 from bench.report import write_results
 from bench.results import Result
+from bench.serving import serving
 from bench.transferring import transferring
 
 RESULTS = Path(__file__).parent / "results"
@@ -33,6 +34,7 @@ BENCHMARKS: dict[str, Callable[[Lab], Awaitable[Result]]] = {
     "burst": bursting,
     "transfer": transferring,
     "contexts": contexts,
+    "serving": serving,
 }
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,18 +33,25 @@ def own_settings() -> Settings:
     return load_settings()
 
 
-@pytest.fixture(scope="session")
-def settings(own_settings: Settings) -> Iterator[Settings]:
-    """A home for this run, with the user's templates in it and nothing else of the user's."""
-    if not show_template(own_settings, "base").digest:
-        pytest.fail("the template base is not built; `make test` builds it, or run `belljar template build base`")
+@contextmanager
+def borrowed_home(own_settings: Settings) -> Iterator[Path]:
+    """An empty home with the user's templates in it."""
     store = Layout(own_settings.home)
     # Beside the templates, because what sandboxes share of them is linked, and links do not cross file systems.
     home = Path(tempfile.mkdtemp(prefix="tests-", dir=store.tmp))
     for name in BORROWED:
         (home / name).symlink_to(store.home / name)
-    yield dataclasses.replace(own_settings, home=home)
+    yield home
     shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def settings(own_settings: Settings) -> Iterator[Settings]:
+    """A home for this run, with the user's templates in it and nothing else of the user's."""
+    if not show_template(own_settings, "base").digest:
+        pytest.fail("the template base is not built; `make test` builds it, or run `belljar template build base`")
+    with borrowed_home(own_settings) as home:
+        yield dataclasses.replace(own_settings, home=home)
 
 
 @pytest_asyncio.fixture(scope="session")

@@ -116,7 +116,13 @@ def as_program(example: str) -> str:
     return f"{head}async def main():\n{textwrap.indent(body, '    ')}\n\nasyncio.run(main())\n"
 
 
-EXAMPLES = [(page, number) for page in ("README.md", "docs/library.md") for number in range(len(examples(page)))]
+# Those that need a server are run by tests/sdk/test_docs.py.
+EXAMPLES = [
+    (page, number)
+    for page in ("README.md", "docs/library.md")
+    for number, example in enumerate(examples(page))
+    if "from belljar import" not in example
+]
 
 
 @pytest.mark.parametrize(("page", "number"), EXAMPLES)

@@ -20,7 +20,8 @@ ALLOWED = {
     "fleet": {"vm", "store", "templates", "wire", "errors", "settings"},
     "service": {"fleet", "store", "templates", "errors", "settings"},
     "server": {"service", "store", "templates", "errors", "settings"},
-    "cli": {"fleet", "server", "templates", "store", "vm", "errors", "settings"},
+    "cli": {"fleet", "server", "service", "templates", "store", "vm", "errors", "settings"},
+    "sdk": {"errors"},
     "demo": {"fleet", "templates", "errors", "settings"},
 }
 

@@ -12,11 +12,23 @@ import os
 import sys
 from collections.abc import Sequence
 
-from belljar.cli import contexts, copying, doctor, executing, running, sandboxes, serving, snapshots, templates
+from belljar.cli import (
+    configuring,
+    contexts,
+    copying,
+    doctor,
+    executing,
+    running,
+    sandboxes,
+    serving,
+    snapshots,
+    templates,
+    tokens,
+)
 from belljar.cli.render import one_line
 from belljar.errors import BelljarError
 
-NOUNS = (running, sandboxes, executing, contexts, copying, snapshots, templates, serving, doctor)
+NOUNS = (running, sandboxes, executing, contexts, copying, snapshots, templates, serving, tokens, configuring, doctor)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -39,6 +51,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141
     except BelljarError as error:
         return _report(error, error.message)
+    except ModuleNotFoundError as error:
+        if (error.name or "belljar").startswith("belljar"):
+            return _report(error, f"internal error: {error} (BELLJAR_DEBUG=1 shows where)")
+        # The client was installed alone; this command works on the machine itself.
+        return _report(error, f"this command needs {error.name}; install it with `pip install 'belljar[host]'`")
     except Exception as error:
         return _report(error, f"internal error: {type(error).__name__}: {error} (BELLJAR_DEBUG=1 shows where)")
 

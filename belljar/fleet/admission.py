@@ -12,6 +12,7 @@ from belljar.store.manifest import Manifest
 
 # What an idle machine costs: QEMU itself, its translated code, and the pages it touches first. Measured by the benchmark.
 IDLE_MACHINE_MIB = 48
+WITH_MEMORY = ("creating", "pooled", "running", "paused")
 MAX_FORK = 64
 MAX_DISK_MIB = 4 << 20
 
@@ -22,8 +23,11 @@ def meminfo() -> dict[str, int]:
     return {words[0].rstrip(":"): int(words[1]) << 10 for words in lines if len(words) > 1}
 
 
-def check_room(context: Context, *, machines: int, memory_mib: int, new_bytes: int, disk_bytes: int) -> None:
-    """Refuse what does not fit. `new_bytes` is memory that the operation itself allocates, `disk_bytes` what it writes."""
+def check_room(
+    context: Context, *, machines: int, memory_mib: int, new_bytes: int, disk_bytes: int, disk_mib: int = 0
+) -> None:
+    """Refuse what does not fit. `new_bytes` is memory that the operation itself allocates, `disk_bytes` what it writes, and
+    `disk_mib` what it promises to each machine. Whoever relies on the answer holds `context.admission`."""
     settings = context.settings
     memory = meminfo()
     needed = new_bytes + (machines * IDLE_MACHINE_MIB << 20)
@@ -33,8 +37,9 @@ def check_room(context: Context, *, machines: int, memory_mib: int, new_bytes: i
             f"{needed >> 20} MiB of memory are needed and {max(0, free) >> 20} MiB are free above the reserve of "
             f"{settings.host_memory_reserve_mib} MiB; kill or hibernate a sandbox, or lower host_memory_reserve_mib"
         )
-    running = context.records.list_sandboxes(states=("creating", "pooled", "running", "paused"))
-    promised = sum(record.memory_mib for record in running) + machines * memory_mib
+    records = [record for record in context.records.list_sandboxes() if record.state != "dead"]
+    running = {record.id: record.memory_mib for record in records if record.state in WITH_MEMORY}
+    promised = sum({**context.waking, **running}.values()) + machines * memory_mib
     limit = int((memory["MemTotal"] >> 20) * settings.memory_oversubscription)
     if promised > limit:
         raise HostMemoryShort(
@@ -42,6 +47,17 @@ def check_room(context: Context, *, machines: int, memory_mib: int, new_bytes: i
             f"({settings.memory_oversubscription:g} times this host's); kill or hibernate one, or raise memory_oversubscription"
         )
     check_disk(context, disk_bytes)
+    _check_promised_disk(context, sum(record.disk_mib for record in records), machines * disk_mib)
+
+
+def _check_promised_disk(context: Context, promised: int, more: int) -> None:
+    status, factor = os.statvfs(context.layout.home), context.settings.disk_oversubscription
+    limit = int((status.f_blocks * status.f_frsize >> 20) * factor)
+    if more and promised + more > limit:
+        raise HostDiskShort(
+            f"sandboxes would be promised {promised + more} MiB of disk, and the limit is {limit} MiB ({factor:g} times the file "
+            "system of the home); delete a sandbox, or raise disk_oversubscription"
+        )
 
 
 def check_disk(context: Context, needed: int) -> None:

@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,9 @@ from belljar.vm.machine import Machine
 from belljar.vm.memory import MemoryImage, borrow_image, load_image, load_map, no_pages, save_delta
 
 SLEEP = "sleep"
+
+# Told the size of a snapshot before it is published; raises if it must not be.
+Admit = Callable[[int], Awaitable[None]]
 
 
 def running_image(machine: Machine, folder: Path) -> MemoryImage:
@@ -77,7 +80,9 @@ async def fork_origin(context: Context, record: SandboxRecord, machine: Machine,
             taken.image.close()
 
 
-async def take_snapshot(context: Context, record: SandboxRecord, machine: Machine, metadata: Mapping[str, str]) -> SnapshotRecord:
+async def take_snapshot(
+    context: Context, record: SandboxRecord, machine: Machine, metadata: Mapping[str, str], admit: Admit | None
+) -> SnapshotRecord:
     """Save a live sandbox for ever. It runs on as soon as its private memory and disk are copied."""
     folder = context.layout.sandbox(record.id)
     await _check_capture(context, machine, folder, machines=0, keep_disk=True)
@@ -90,6 +95,8 @@ async def take_snapshot(context: Context, record: SandboxRecord, machine: Machin
         finally:
             taken.image.close()
         size = await asyncio.to_thread(folder_bytes, place.path)
+        if admit is not None:
+            await admit(size)
         await asyncio.to_thread(publish, place.path, context.layout.snapshot(snapshot_id))
         # Still under the lock of the work place, which is the folder's own: no sweep takes it for an orphan.
         snapshot = SnapshotRecord(

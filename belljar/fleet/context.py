@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from belljar.fleet.images import ImageCache
 from belljar.settings import Settings
@@ -24,6 +26,9 @@ class Context:
     records: Records
     facts: HostFacts
     images: ImageCache = field(default_factory=ImageCache)
+    # Held from the question whether there is room to the record that takes it; `waking` is what records do not tell yet.
+    admission: threading.Lock = field(default_factory=threading.Lock)
+    waking: dict[str, int] = field(default_factory=dict)
 
     @property
     def uids(self) -> range | None:
@@ -31,6 +36,16 @@ class Context:
         if not self.facts.is_root:
             return None
         return range(self.settings.uid_base, self.settings.uid_base + self.settings.uid_count)
+
+
+class Ticket(Protocol):
+    """Somebody else's word in what may be created, kept by whoever looks after workspaces."""
+
+    async def admit(self, machines: int, memory_mib: int, disk_mib: int) -> None:
+        """Raises if so many machines of that size are too many."""
+
+    def claim(self, sandbox_id: str) -> None:
+        """Called before a record with that id belongs to the workspace."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +60,7 @@ class Wish:
     ttl_s: float | None = None
     workspace: str = "default"
     persistent: bool = False
+    ticket: Ticket | None = None
 
 
 @dataclass(frozen=True)

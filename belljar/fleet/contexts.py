@@ -6,6 +6,7 @@ data (`Execution.error`); only a broken sandbox or a malformed call raises.
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import json
 from collections.abc import Mapping
@@ -163,6 +164,7 @@ class Contexts:
     def __init__(self, links: LinkProvider) -> None:
         self._links = links
         self._first = {DEFAULT_LANGUAGE: CodeContext(links, DEFAULT_ID, DEFAULT_LANGUAGE)}
+        self._finding = asyncio.Lock()
 
     async def create(
         self,
@@ -201,18 +203,26 @@ class Contexts:
         answer = await (await self._links()).request("context.languages", {}, ANSWER_DEADLINE_S)
         return Answer(answer, "list of languages").texts("languages")
 
+    def named(self, context_id: str) -> CodeContext:
+        """The context with that id, without asking whether there is one: its calls will tell. Its language is not known."""
+        return CodeContext(self._links, check_text(context_id, "context id", max_bytes=MAX_ID_CHARS), "")
+
     async def run(self, code: str, language: str = DEFAULT_LANGUAGE, **options: Any) -> Execution:
         """A cell in the first context of that language; one is created if there is none. Options as for CodeContext.run."""
+        try:
+            return await (await self.first(language)).run(code, **options)
+        except ContextNotFound:  # it never ran: the context was deleted, or this template brings none
+            return await (await self.first(language, again=True)).run(code, **options)
+
+    async def first(self, language: str = DEFAULT_LANGUAGE, *, again: bool = False) -> CodeContext:
+        """The first context of that language; one is created if there is none. Without `again` it may have been deleted since."""
         check_text(language, "language", max_bytes=128)
         language = ALIASES.get(language.lower(), language)
-        known = self._first.get(language)
-        if known is not None:
-            try:
-                return await known.run(code, **options)
-            except ContextNotFound:  # it never ran: the context was deleted, or this template brings none
-                self._first.pop(language, None)
-        context = self._first[language] = await self._find_first(language)
-        return await context.run(code, **options)
+        if not again and language in self._first:
+            return self._first[language]
+        async with self._finding:  # of two who miss it at once, only one makes it
+            found = self._first[language] = await self._find_first(language)
+        return found
 
     async def _find_first(self, language: str) -> CodeContext:
         for info in await self.list():

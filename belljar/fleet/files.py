@@ -23,7 +23,7 @@ from belljar.vm.link import Channel, Data, Message
 
 MAX_READ_BYTES = 64 * 1024 * 1024
 MAX_ENTRIES = 100_000
-MAX_DEPTH = 4096
+MAX_DEPTH = 1000
 PIECE_BYTES = 256 * 1024
 # Copying or removing a large tree is one request whose answer comes at the end.
 TREE_DEADLINE_S = 900.0

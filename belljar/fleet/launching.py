@@ -20,7 +20,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from belljar.errors import HostDiskShort, HostError, SandboxBusy, SandboxGone, SnapshotMismatch
+from belljar.errors import (
+    DeadlineExceeded,
+    HostBusy,
+    HostDiskShort,
+    HostError,
+    SandboxBusy,
+    SandboxError,
+    SandboxGone,
+    SnapshotMismatch,
+    StartFailed,
+)
 from belljar.fleet.context import Context, Origin
 from belljar.store.db import SandboxRecord
 from belljar.store.manifest import Manifest, SavedMachine
@@ -79,7 +89,18 @@ def host_trouble(what: str) -> Iterator[None]:
     except OSError as problem:
         if problem.errno in (errno.ENOSPC, errno.EDQUOT):
             raise HostDiskShort(f"{what}: the host's disk is full; remove snapshots or sandboxes") from problem
-        raise HostError(f"{what}: {problem}") from problem
+        raise HostError(f"{what}: {problem.strerror or problem}") from problem
+
+
+@contextmanager
+def start_trouble() -> Iterator[None]:
+    """What is wrong with a machine that was just started, and is no more, is not wrong with the sandbox that was asked for it."""
+    try:
+        yield
+    except DeadlineExceeded as slow:
+        raise HostBusy(f"the host is too busy: a machine was not ready in time and was ended again ({slow.message})") from slow
+    except SandboxError as problem:
+        raise StartFailed(f"the machine ended while it was started: {problem.message}") from problem
 
 
 def take_lock(folder: Path) -> int:
@@ -93,7 +114,8 @@ def take_lock(folder: Path) -> int:
     except BlockingIOError:
         holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
         os.close(fd)
-        raise SandboxBusy(f"sandbox {folder.name} is in use by process {holder}; wait for it, or end it") from None
+        pid = int(holder) if holder.isdecimal() else None
+        raise SandboxBusy(f"sandbox {folder.name} is in use by process {holder}; wait for it, or end it", pid=pid) from None
     os.truncate(fd, 0)
     os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
     return fd

@@ -11,7 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -75,13 +75,16 @@ class Pool:
             raise
 
     async def _hand_out(self, ready: Ready, manifest: Manifest, wish: Wish) -> Sandbox:
-        change = partial(self._context.records.update_sandbox, ready.record.id, state="running", created_at=time.time())
-        owner = {"workspace": wish.workspace, "persistent": wish.persistent, "ttl_s": wish.ttl_s}
-        record = await asyncio.to_thread(change, env=wish.env, metadata=wish.metadata, expires_at=wish.expires_at, **owner)
         await ready.running.machine.resume()
         if ready.running.link is None:
             raise SandboxGone("it lost its session")
-        await thaw(ready.running.link, record, manifest)
+        await thaw(ready.running.link, replace(ready.record, env=wish.env), manifest)
+        # Only now: if this process is killed before, nobody finds a sandbox that is not what was asked for.
+        if wish.ticket is not None:
+            wish.ticket.claim(ready.record.id)
+        change = partial(self._context.records.update_sandbox, ready.record.id, state="running", created_at=time.time())
+        owner = {"workspace": wish.workspace, "persistent": wish.persistent, "ttl_s": wish.ttl_s}
+        record = await asyncio.to_thread(change, env=wish.env, metadata=wish.metadata, expires_at=wish.expires_at, **owner)
         return self._fleet.hold(record, ready.running)
 
     async def fill(self, origin: Origin) -> None:
@@ -150,6 +153,14 @@ class Pool:
     async def _discard(self, ready: Ready) -> None:
         await ready.running.kill()
         await discard(self._context, ready.record.id, None, None)
+
+    async def shed(self) -> bool:
+        """End all ready machines, because somebody needs their room now. False if there are none."""
+        ready = [machine for waiting in self._ready.values() for machine in waiting]
+        for waiting in self._ready.values():
+            waiting.clear()
+        await asyncio.gather(*(self._discard(machine) for machine in ready))
+        return bool(ready)
 
     async def aclose(self) -> None:
         """End all ready machines; nobody was told of them."""

@@ -215,6 +215,10 @@ class Processes:
         """Kill it and all that came of it."""
         await self._ask("process.kill", {"id": _check_id(process_id)})
 
+    async def resize(self, process_id: str, size: PtySize) -> None:
+        """Of a process with a terminal."""
+        await self._ask("process.resize", {"id": _check_id(process_id), **size.to_params()})
+
     async def write(self, process_id: str, data: bytes | str, *, eof: bool = False) -> None:
         """To the stdin of a process; `eof` closes it afterwards."""
         given = _check_input(data)

@@ -27,8 +27,8 @@ from belljar.fleet.launching import remove_folder, take_lock
 from belljar.store.db import SandboxRecord
 from belljar.store.publish import sweep as sweep_workplaces
 from belljar.store.publish import sweep_folders
-from belljar.vm.machine import read_record
-from belljar.vm.process import adopt_vmm
+from belljar.vm.machine import RunDir, read_record
+from belljar.vm.process import adopt_vmm, find_vmms
 
 log = logging.getLogger(__name__)
 
@@ -57,13 +57,16 @@ class SweepReport:
 async def end_process(folder: Path) -> None:
     """End the machine that runs in a folder, if any: its very process, never another one of the same number."""
     record = read_record(folder)
-    if record is None or not record.alive:
-        return
-    try:
-        vmm = adopt_vmm(record.identity)
-    except SandboxGone:
-        return
-    await vmm.kill()
+    if record is not None and record.alive:
+        identities = [record.identity]
+    else:  # an owner that was killed may have started one, and not have come to writing that down
+        identities = (await asyncio.to_thread(find_vmms, RunDir(folder).log.name, folder.parent)).get(folder.name, [])
+    for identity in identities:
+        try:
+            vmm = adopt_vmm(identity)
+        except SandboxGone:
+            continue
+        await vmm.kill()
 
 
 @contextmanager
@@ -86,9 +89,10 @@ def _unless_busy(folder: Path) -> Iterator[bool]:
 async def sweep(context: Context, undertaker: Undertaker) -> SweepReport:
     """One round of cleaning."""
     report = SweepReport()
+    processes = await asyncio.to_thread(find_vmms, RunDir(context.layout.sandboxes).log.name, context.layout.sandboxes)
     for record in await asyncio.to_thread(context.records.list_sandboxes):
         try:
-            await _sweep_record(context, undertaker, record, report)
+            await _sweep_record(context, undertaker, record, report, record.id in processes)
         except SandboxNotFound:
             continue  # someone else was faster
         except BelljarError as problem:
@@ -99,7 +103,9 @@ async def sweep(context: Context, undertaker: Undertaker) -> SweepReport:
     return report
 
 
-async def _sweep_record(context: Context, undertaker: Undertaker, record: SandboxRecord, report: SweepReport) -> None:
+async def _sweep_record(
+    context: Context, undertaker: Undertaker, record: SandboxRecord, report: SweepReport, has_process: bool
+) -> None:
     folder = context.layout.sandbox(record.id)
     if _is_expired(record):
         # Asked again at the last moment: it may have been given more time since the records were listed.
@@ -118,7 +124,7 @@ async def _sweep_record(context: Context, undertaker: Undertaker, record: Sandbo
             if mine and await _is_still(context, record):
                 await undertaker.erase(record.id)
                 report.interrupted.append(record.id)
-    elif record.state == "hibernated":
+    elif record.state == "hibernated" and has_process:
         with _unless_busy(folder) as mine:
             if mine and await _is_still(context, record):
                 await end_process(folder)  # it was about to end when its owner was killed

@@ -9,15 +9,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from belljar.errors import BelljarError, DeadlineExceeded, SandboxGone, SandboxNotFound, WrongState
+from belljar.errors import (
+    BelljarError,
+    DeadlineExceeded,
+    HostError,
+    SandboxBusy,
+    SandboxError,
+    SandboxGone,
+    SandboxNotFound,
+    WrongState,
+)
 from belljar.fleet.admission import check_fork_count, check_room
 from belljar.fleet.answers import parse_stats
-from belljar.fleet.capturing import drop_sleep, fork_origin, put_to_sleep, sleep_origin, take_snapshot
+from belljar.fleet.capturing import Admit, drop_sleep, fork_origin, put_to_sleep, sleep_origin, take_snapshot
 from belljar.fleet.checks import check_metadata
-from belljar.fleet.context import Context
+from belljar.fleet.context import Context, Ticket
 from belljar.fleet.contexts import DEFAULT_LANGUAGE, Contexts
 from belljar.fleet.costs import host_costs
 from belljar.fleet.execution import Execution
@@ -30,10 +41,12 @@ from belljar.fleet.launching import (
     host_trouble,
     set_clock,
     start_machine,
+    start_trouble,
     take_lock,
 )
 from belljar.fleet.processes import Processes
 from belljar.store.db import SandboxRecord, SnapshotRecord
+from belljar.store.holding import find_holder
 from belljar.vm.link import Link
 from belljar.vm.machine import Machine, RunDir
 
@@ -45,6 +58,8 @@ log = logging.getLogger(__name__)
 # How often a silent session is asked whether anyone is there, and how long the answer may take on a loaded host.
 KEEPALIVE_S = 20.0
 BUSY_WAIT_S = 5.0
+# How long the news of a process's death may be on its way to us.
+DEATH_NOTICE_S = 0.5
 
 
 class Sandbox:
@@ -67,6 +82,11 @@ class Sandbox:
     @property
     def id(self) -> str:
         return self.record.id
+
+    @property
+    def attached(self) -> bool:
+        """Whether this handle has the machine now: then it is awake, running or paused."""
+        return self._running is not None
 
     async def run_code(self, code: str, language: str = DEFAULT_LANGUAGE, **options: Any) -> Execution:
         """Run a cell in the first context of that language, with its state. Options as for `CodeContext.run`."""
@@ -127,11 +147,20 @@ class Sandbox:
         while True:
             try:
                 return take_lock(self._folder)
-            except BelljarError as problem:
-                if problem.code != "sandbox_busy" or waited >= BUSY_WAIT_S:
-                    raise
+            except SandboxBusy as busy:
+                if waited >= BUSY_WAIT_S:
+                    raise self._explained(busy) from None
             waited += 0.05
             await asyncio.sleep(0.05)
+
+    def _explained(self, busy: SandboxBusy) -> SandboxBusy:
+        """Where to go instead, if it is the server that has the sandbox."""
+        server = find_holder(self._context.layout.server_lock)
+        if server is None or server.pid != busy.details.get("pid"):
+            return busy
+        where = f" at {server.address}" if server.address else ""
+        message = f"sandbox {self.id} is in use by the server{where} (process {server.pid}); call it there, or stop the server"
+        return SandboxBusy(message, **busy.details)
 
     def _hold(self, running: Running) -> None:
         self._running = running
@@ -192,23 +221,43 @@ class Sandbox:
                 await set_clock(running.link)
                 await self._note("running")
 
-    async def snapshot(self, metadata: Mapping[str, str] | None = None) -> SnapshotRecord:
-        """Save the whole machine for later; it runs on. Any number of sandboxes can be created from it."""
+    @asynccontextmanager
+    async def _capturing(self, running: Running, what: str) -> AsyncIterator[None]:
+        """A capture that failed because its machine died under it says that, and not which file or process it missed."""
+        try:
+            with host_trouble(what):
+                yield
+        except (HostError, SandboxError) as problem:
+            if await running.machine.ends_within(DEATH_NOTICE_S):
+                raise SandboxGone(f"sandbox {self.id} ended in the middle of it: {what}") from problem
+            raise
+
+    async def snapshot(self, metadata: Mapping[str, str] | None = None, *, admit: Admit | None = None) -> SnapshotRecord:
+        """Save the whole machine for later; it runs on. Any number of sandboxes can be created from it.
+
+        `admit` is told how many bytes the snapshot takes before it exists, and may refuse.
+        """
         labels = check_metadata(metadata)
         running = await self._attached()
-        async with self._moving:
-            with host_trouble("the snapshot could not be written"):
-                return await take_snapshot(self._context, self.record, running.machine, labels)
+        async with self._moving, self._capturing(running, "the snapshot could not be written"):
+            return await take_snapshot(self._context, self.record, running.machine, labels, admit)
 
-    async def fork(self, count: int = 1, metadata: Mapping[str, str] | None = None) -> list[Sandbox]:
+    async def fork(
+        self, count: int = 1, metadata: Mapping[str, str] | None = None, *, ticket: Ticket | None = None
+    ) -> list[Sandbox]:
         """Children with this sandbox's memory, files and running processes of one instant. The parent runs on."""
         check_fork_count(count)
         labels = check_metadata(metadata)
         running = await self._attached()
-        async with self._moving:
-            with host_trouble("the fork could not be staged"):
-                async with fork_origin(self._context, self.record, running.machine, count) as origin:
-                    return await self._fleet.launch_children(self.record, origin, count, labels)
+        with self._fleet.queue.admitted(count):
+            async with (
+                self._moving,
+                self._capturing(running, "the fork could not be staged"),
+                AsyncExitStack() as stack,
+            ):
+                stage = partial(fork_origin, self._context, self.record, running.machine, count)
+                origin = await self._fleet.when_there_is_room(lambda: stack.enter_async_context(stage()))
+                return await self._fleet.launch_children(self.record, origin, count, labels, ticket)
 
     async def hibernate(self) -> None:
         """Save memory and devices to disk and end the machine: it costs no memory, and nothing is lost."""
@@ -217,7 +266,7 @@ class Sandbox:
             return
         running = await self._attached()
         async with self._moving:
-            with host_trouble("the sleeping machine could not be written"):
+            async with self._capturing(running, "the sleeping machine could not be written"):
                 await put_to_sleep(self._context, self.record, running.machine)
             await self._note("hibernated", durable=True)
             if held := await self._let_go():
@@ -231,26 +280,27 @@ class Sandbox:
                 return
             if self.record.state != "hibernated":
                 raise WrongState(f"sandbox {self.id} is {self.record.state} and cannot be woken")
-            await self._wake()
+            with self._fleet.queue.admitted():
+                await self._wake()
 
     async def _wake(self) -> None:
         record, context = self.record, self._context
         lock = await self._wait_for_lock()
         machine: Machine | None = None
         try:
-            needed = (self._folder / "memory").stat().st_blocks * 512
-            await asyncio.to_thread(check_room, context, machines=1, memory_mib=record.memory_mib, new_bytes=needed, disk_bytes=0)
-            origin = await sleep_origin(context, record)
-            try:
-                check_restorable(context, origin.manifest)
-                with host_trouble("the machine could not be started"):
-                    machine = await start_machine(context, origin, record, self._folder)
-                await machine.wait_loaded()
-                # From here on the disk moves on and the saved memory is stale: the record must say so first.
-                await self._note("running", durable=True)
-                link = await enliven(machine, record, origin.manifest)
-            finally:
-                origin.image.close()
+            async with self._fleet.queue.turns:
+                await self._fleet.when_there_is_room(lambda: asyncio.to_thread(self._admit_waking))
+                origin = await sleep_origin(context, record)
+                try:
+                    check_restorable(context, origin.manifest)
+                    with start_trouble(), host_trouble("the machine could not be started"):
+                        machine = await start_machine(context, origin, record, self._folder)
+                        await machine.wait_loaded()
+                    # From here on the disk moves on and the saved memory is stale: the record must say so first.
+                    await self._note("running", durable=True)
+                    link = await enliven(machine, record, origin.manifest)
+                finally:
+                    origin.image.close()
         except BaseException:
             if machine is not None:
                 await machine.kill()
@@ -258,8 +308,18 @@ class Sandbox:
                     await self._fleet.bury(self.id, "it did not answer after it was woken")
             os.close(lock)
             raise
+        finally:
+            context.waking.pop(record.id, None)
         await asyncio.to_thread(drop_sleep, self._folder)
         self._hold(Running(machine, link, lock))
+
+    def _admit_waking(self) -> None:
+        """Take the room that this sandbox's memory needs; its record takes it over once it says so."""
+        with self._context.admission:
+            needed = (self._folder / "memory").stat().st_blocks * 512
+            memory_mib = self.record.memory_mib
+            check_room(self._context, machines=1, memory_mib=memory_mib, new_bytes=needed, disk_bytes=0)
+            self._context.waking[self.id] = memory_mib
 
     async def kill(self) -> None:
         """End the sandbox and everything of it. Idempotent; whatever else is under way fails."""

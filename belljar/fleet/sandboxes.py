@@ -14,16 +14,28 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
 
-from belljar.errors import BelljarError, InvalidInput, SandboxNotFound, SnapshotNotFound
+from belljar.errors import BelljarError, HostMemoryShort, InvalidInput, SandboxNotFound, SnapshotNotFound
 from belljar.fleet.admission import check_room, check_shape
 from belljar.fleet.checks import check_env, check_metadata
-from belljar.fleet.context import Context, Origin, Wish
+from belljar.fleet.context import Context, Origin, Ticket, Wish
 from belljar.fleet.images import ImageCache
-from belljar.fleet.launching import Running, discard, enliven, host_trouble, lay_out, remove_folder, start_machine, take_lock
+from belljar.fleet.launching import (
+    Running,
+    discard,
+    enliven,
+    host_trouble,
+    lay_out,
+    remove_folder,
+    start_machine,
+    start_trouble,
+    take_lock,
+)
 from belljar.fleet.origins import snapshot_origin, template_origin
 from belljar.fleet.pool import Pool
+from belljar.fleet.queueing import StartQueue
 from belljar.fleet.recovery import UNFINISHED, SweepReport, end_process, sweep
 from belljar.fleet.sandbox import Sandbox
 from belljar.settings import Settings
@@ -35,6 +47,8 @@ from belljar.templates.kernel import build_kernel
 from belljar.vm.machine import Machine
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 SWEEP_EVERY_S = 5.0
 MAX_TTL_S = 10 * 365 * 24 * 3600.0
@@ -48,7 +62,7 @@ class Fleet:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._handles: dict[str, Sandbox] = {}
-        self._starts = asyncio.Semaphore(PARALLEL_STARTS)
+        self.queue = StartQueue(PARALLEL_STARTS, context.settings.max_queued_starts)
         self._pool = Pool(self, context)
         self._tasks: list[asyncio.Task[None]] = []
         self.swept = SweepReport()  # what was cleaned away when it was opened
@@ -94,10 +108,12 @@ class Fleet:
         disk_mib: int | None = None,
         workspace: str = "default",
         persistent: bool = False,
+        ticket: Ticket | None = None,
     ) -> Sandbox:
         """A new sandbox from a template, or from a snapshot. It has answered when this returns.
 
         `workspace` and `persistent` are kept in its record for whoever looks after it; the fleet itself does not use them.
+        A `ticket` is asked once the size is known, and may refuse.
         """
         wish = Wish(
             check_env(env or {}),
@@ -107,6 +123,7 @@ class Fleet:
             ttl_s=ttl_s,
             workspace=workspace,
             persistent=persistent,
+            ticket=ticket,
         )
         if snapshot is not None:
             origin = await snapshot_origin(self._context, snapshot)
@@ -114,19 +131,23 @@ class Fleet:
             origin = await template_origin(self._context, template)
         try:
             disk = check_shape(origin.manifest, vcpus, memory_mib, disk_mib)
+            if ticket is not None:
+                await ticket.admit(1, origin.manifest.memory_mib, disk)
             if snapshot is None and disk == origin.manifest.disk_mib and (ready := await self._pool.take(origin, wish)):
                 return ready
-            return await self.launch(origin, wish, disk)
+            with self.queue.admitted():
+                return await self.launch(origin, wish, disk)
         finally:
             origin.image.close()
 
     async def launch(self, origin: Origin, wish: Wish, disk_mib: int) -> Sandbox:
-        """Start a machine and wait for its first answer; on failure nothing of it is left."""
-        async with self._starts:
-            return await self._launch(origin, wish, disk_mib)
+        """In its turn, start a machine and wait for its first answer; on failure nothing of it is left."""
+        async with self.queue.turns:
+            with start_trouble():
+                return await self._launch(origin, wish, disk_mib)
 
     async def _launch(self, origin: Origin, wish: Wish, disk_mib: int) -> Sandbox:
-        record, machine, lock = await self.prepare(origin, wish, disk_mib, state="creating")
+        record, machine, lock = await self.when_there_is_room(lambda: self.prepare(origin, wish, disk_mib, state="creating"))
         try:
             link = await enliven(machine, record, origin.manifest)
             record = await asyncio.to_thread(self._context.records.update_sandbox, record.id, state="running")
@@ -135,18 +156,19 @@ class Fleet:
             raise
         return self.hold(record, Running(machine, link, lock))
 
+    async def when_there_is_room(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Machines that were started ahead give way to those that are wanted."""
+        try:
+            return await work()
+        except HostMemoryShort:
+            if not await self._pool.shed():
+                raise
+        return await work()
+
     async def prepare(self, origin: Origin, wish: Wish, disk_mib: int, *, state: str) -> tuple[SandboxRecord, Machine, int]:
         """Record, folder and a paused machine in it, for one new sandbox."""
-        context, manifest = self._context, origin.manifest
-        await asyncio.to_thread(
-            check_room,
-            context,
-            machines=1,
-            memory_mib=manifest.memory_mib,
-            new_bytes=0,
-            disk_bytes=origin.saved.disk.stat().st_blocks * 512,
-        )
-        record = await asyncio.to_thread(self._insert, manifest, wish, disk_mib, state)
+        context = self._context
+        record = await asyncio.to_thread(self._admit, origin, wish, disk_mib, state)
         machine: Machine | None = None
         lock: int | None = None
         try:
@@ -160,6 +182,19 @@ class Fleet:
             await discard(context, record.id, machine, lock)
             raise
         return record, machine, lock
+
+    def _admit(self, origin: Origin, wish: Wish, disk_mib: int, state: str) -> SandboxRecord:
+        """The record of a machine that there is room for."""
+        with self._context.admission:
+            check_room(
+                self._context,
+                machines=1,
+                memory_mib=origin.manifest.memory_mib,
+                new_bytes=0,
+                disk_bytes=origin.saved.disk.stat().st_blocks * 512,
+                disk_mib=disk_mib,
+            )
+            return self._insert(origin.manifest, wish, disk_mib, state)
 
     def _insert(self, manifest: Manifest, wish: Wish, disk_mib: int, state: str) -> SandboxRecord:
         record = SandboxRecord(
@@ -180,6 +215,8 @@ class Fleet:
             persistent=wish.persistent,
             ttl_s=wish.ttl_s,
         )
+        if wish.ticket is not None:
+            wish.ticket.claim(record.id)
         return self._context.records.insert_sandbox(record, uids=self._context.uids)
 
     def hold(self, record: SandboxRecord, running: Running) -> Sandbox:
@@ -187,7 +224,7 @@ class Fleet:
         return sandbox
 
     async def launch_children(
-        self, parent: SandboxRecord, origin: Origin, count: int, metadata: Mapping[str, str]
+        self, parent: SandboxRecord, origin: Origin, count: int, metadata: Mapping[str, str], ticket: Ticket | None = None
     ) -> builtins.list[Sandbox]:
         """All children, or none: if one cannot be started, the others are ended again."""
         wish = Wish(
@@ -198,6 +235,7 @@ class Fleet:
             ttl_s=parent.ttl_s,
             workspace=parent.workspace,
             persistent=parent.persistent,
+            ticket=ticket,
         )
         starts = [self.launch(origin, wish, parent.disk_mib) for _ in range(count)]
         outcomes = await asyncio.gather(*starts, return_exceptions=True)
@@ -225,9 +263,13 @@ class Fleet:
         record = await asyncio.to_thread(self._context.records.find_sandbox, sandbox_id)
         if record is None or record.state in UNFINISHED:
             raise SandboxNotFound(f"no sandbox {sandbox_id[:80]!r}; `belljar ps` shows those there are")
-        if sandbox_id not in self._handles:
-            self._handles[sandbox_id] = Sandbox(self, self._context, record)
-        return self._handles[sandbox_id]
+        return self.handle(record)
+
+    def handle(self, record: SandboxRecord) -> Sandbox:
+        """The same for whoever has just read the record, and need not read it twice."""
+        if record.id not in self._handles:
+            self._handles[record.id] = Sandbox(self, self._context, record)
+        return self._handles[record.id]
 
     async def list(self, metadata: Mapping[str, str] | None = None) -> builtins.list[SandboxRecord]:
         """All sandboxes, oldest first, or those that carry all of `metadata`."""

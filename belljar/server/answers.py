@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -12,12 +12,16 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from belljar.errors import BelljarError, ShuttingDown
+from belljar.server.closing import closing, shutting_down
+
 T = TypeVar("T")
 
 # A reader that takes nothing for so long is gone, whatever its connection says.
 STALLED_S = 300.0
 FIRST_S, PING_EVERY_S = 1.0, 10.0
 PING = b": ping\n\n"
+GOODBYE = b": the server is being stopped\n\n"
 
 
 def answer(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -43,15 +47,23 @@ def sse(event: str | None, data: Any) -> bytes:
     return f"{head}data: {json.dumps(data)}\n\n".encode()
 
 
-async def with_pauses(source: AsyncGenerator[T, None], first_s: float, every_s: float) -> AsyncGenerator[T | None, None]:
-    """The items of `source`, and None whenever there was none for a while. Closes the source on the way out."""
+async def with_pauses(
+    source: AsyncGenerator[T, None], first_s: float, every_s: float, end: asyncio.Event
+) -> AsyncGenerator[T | None, None]:
+    """The items of `source`, and None whenever there was none for a while. Closes the source on the way out.
+
+    Raises ShuttingDown once `end` is set.
+    """
     wait_s = first_s
     pending: asyncio.Task[T] | None = None
+    ending = asyncio.ensure_future(end.wait())
     try:
         while True:
             pending = pending or asyncio.ensure_future(anext(source))
-            await asyncio.wait([pending], timeout=wait_s)
+            await asyncio.wait([pending, ending], timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
             wait_s = every_s
+            if ending.done():
+                raise shutting_down()
             if not pending.done():
                 yield None
                 continue
@@ -61,6 +73,7 @@ async def with_pauses(source: AsyncGenerator[T, None], first_s: float, every_s: 
             except StopAsyncIteration:
                 return
     finally:
+        ending.cancel()
         if pending is not None:
             pending.cancel()
             with suppress(BaseException):
@@ -68,9 +81,13 @@ async def with_pauses(source: AsyncGenerator[T, None], first_s: float, every_s: 
         await source.aclose()
 
 
-async def event_stream(source: AsyncGenerator[bytes, None]) -> Response:
-    """Server-sent events with a comment now and then. What fails at once is still an ordinary error."""
-    events = with_pauses(source, FIRST_S, PING_EVERY_S)
+async def event_stream(
+    source: AsyncGenerator[bytes, None], tell: Callable[[BelljarError], bytes] | None = None, *, endless: bool = False
+) -> Response:
+    """Server-sent events with a comment now and then. What fails at once is still an ordinary error; later, `tell` makes of it
+    the last event. An `endless` stream ends as soon as the server is told to stop; others get the grace of all calls."""
+    end = closing().begun if endless else closing().over
+    events = with_pauses(source, FIRST_S, PING_EVERY_S, end)
     first = await anext(events, PING)
 
     async def chunks() -> AsyncGenerator[bytes, None]:
@@ -78,10 +95,23 @@ async def event_stream(source: AsyncGenerator[bytes, None]) -> Response:
             yield PING if first is None else first
             async for item in events:
                 yield PING if item is None else item
+        except ShuttingDown as problem:
+            if tell is None and endless:
+                yield GOODBYE
+            else:
+                yield (tell or _told)(problem)
+        except BelljarError as problem:
+            if tell is None:
+                raise
+            yield tell(problem)
         finally:
             await events.aclose()
 
     return Streamed(chunks(), "text/event-stream; charset=utf-8", {"Cache-Control": "no-store"})
+
+
+def _told(problem: BelljarError) -> bytes:
+    return sse("error", {"error": problem.message, "code": problem.code})
 
 
 class Streamed(Response):

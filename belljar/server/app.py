@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -11,39 +13,77 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount
 
+from belljar.errors import HostError
 from belljar.server.answers import answer
 from belljar.server.auth import service_of
-from belljar.server.metrics import CONTENT_TYPE, Counted, Metrics
-from belljar.server.pandastack.dialect import pandastack
+from belljar.server.closing import Closing
+from belljar.server.declaring import call
+from belljar.server.dialect import explaining
+from belljar.server.health import Health
+from belljar.server.metrics import CONTENT_TYPE, Metrics
+from belljar.server.operation import plain
+from belljar.server.own import routes as own
+from belljar.server.pandastack.dialect import pandastack, render
+from belljar.server.reference import describe
 from belljar.server.sandbase.dialect import sandbase
+from belljar.server.shapes import answered, choice, text
+from belljar.server.watching import Watched
+from belljar.service.figures import take_figures
 from belljar.service.service import Service
 
+HEALTH = answered({"status": choice(["ok"])})
+VERSION = answered({"name": text(), "version": text()})
 
-def make_app(service: Service, *, dev: bool) -> Starlette:
+
+def make_app(service: Service, closing: Closing, *, dev: bool) -> Starlette:
     """The application over an open service."""
-    metrics = Metrics()
+    metrics, health = Metrics(), Health(service)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[dict[str, Any]]:
-        yield {"service": service, "dev": dev, "metrics": metrics}
+        lag = asyncio.create_task(metrics.measure_lag(), name="event loop lag")
+        try:
+            yield {"service": service, "dev": dev, "metrics": metrics, "health": health}
+        finally:
+            lag.cancel()
 
-    routes = [
-        Route("/healthz", healthz),
-        Route("/version", show_version),
-        Route("/metrics", show_metrics),
-        Mount("/v1", app=pandastack(show_version)),
-        Mount("", app=sandbase()),
-    ]
-    app = Starlette(routes=routes, lifespan=lifespan, middleware=[Middleware(Counted, metrics=metrics)])
+    app = Starlette(
+        routes=make_routes(),
+        lifespan=lifespan,
+        middleware=[Middleware(Watched, metrics=metrics, closing=closing)],
+        exception_handlers=explaining(render),
+    )
     app.router.redirect_slashes = False
     return app
 
 
+def make_routes() -> list[BaseRoute]:
+    """All that is served, in the order in which it is looked for."""
+    return [
+        call("GET", "/healthz", healthz, "Whether the server is well", gives=HEALTH, errors=(HostError,), public=True),
+        call("GET", "/version", show_version, "The server's version", gives=VERSION, public=True),
+        call("GET", "/metrics", show_metrics, "Counters for Prometheus", gives=plain("Prometheus' text format."), public=True),
+        *describe(_version()),
+        _mount("/v1", pandastack(call("GET", "/version", show_version, "The server's version", gives=VERSION), own.ROUTES)),
+        _mount("", sandbase()),
+    ]
+
+
+def _mount(path: str, app: Starlette) -> Mount:
+    mount = Mount(path, app=app)
+    # A line break in a path is for the dialect to refuse, and would else hide the path from it.
+    mount.path_regex = re.compile(mount.path_regex.pattern, re.DOTALL)
+    return mount
+
+
 async def healthz(request: Request) -> Response:
-    await service_of(request).states()  # the records can be read
-    return answer({"status": "ok"})
+    health: Health = request.state.health
+    reasons = await health.reasons()
+    if not reasons:
+        return answer({"status": "ok"})
+    return answer({"status": "unhealthy", "error": "; ".join(reasons), "code": HostError.code, "reasons": reasons}, 503)
 
 
 async def show_version(request: Request) -> Response:
@@ -52,7 +92,7 @@ async def show_version(request: Request) -> Response:
 
 async def show_metrics(request: Request) -> Response:
     metrics: Metrics = request.state.metrics
-    return Response(metrics.render(await service_of(request).states()), media_type=CONTENT_TYPE)
+    return Response(metrics.render(await take_figures(service_of(request).parts)), media_type=CONTENT_TYPE)
 
 
 def _version() -> str:
@@ -60,5 +100,3 @@ def _version() -> str:
         return version("belljar")
     except PackageNotFoundError:
         return "unknown"
-
-

@@ -6,12 +6,12 @@ import ipaddress
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from belljar.errors import BelljarError, Forbidden, Unauthorized
-from belljar.server.problems import Problem, problem_of
+from belljar.server.problems import Problem, problem_of, respond
 from belljar.service.access import Caller
 from belljar.service.service import Service
 from belljar.service.workspace import Workspace
@@ -29,17 +29,20 @@ class Authenticate:
         self._render = render
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            request = Request(scope)
+        if scope["type"] in ("http", "websocket"):
+            asking = HTTPConnection(scope)
             try:
-                scope["caller"] = await find_caller(request)
+                scope["caller"] = caller = await find_caller(asking)
+                service_of(asking).rates.take(caller.workspace)
             except BelljarError as problem:
-                await self._render(problem_of(problem, request.method, request.url.path))(scope, receive, send)
+                # To a WebSocket this is the answer to its opening request.
+                told = problem_of(problem, scope.get("method", "GET"), scope["path"])
+                await respond(scope, told, self._render)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
 
-async def find_caller(request: Request) -> Caller:
+async def find_caller(request: HTTPConnection) -> Caller:
     token = _token(request)
     if request.state.dev and (token is None or not token.startswith("pds_")):
         check_local(request)
@@ -49,20 +52,24 @@ async def find_caller(request: Request) -> Caller:
     return await service_of(request).access.check(token)
 
 
-def _token(request: Request) -> str | None:
+def _token(request: HTTPConnection) -> str | None:
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and bearer.strip():
         return bearer.strip()
     return request.headers.get("x-api-key") or request.query_params.get("access_token") or None
 
 
-def check_local(request: Request) -> None:
+def check_local(request: HTTPConnection) -> None:
     """Without a token only programs of this machine may call: not another host, and not a page in this machine's browser."""
     origin = request.headers.get("origin")
-    names = [request.client.host if request.client else "", request.url.hostname or ""]
+    names = [request.client.host if request.client else ""]
+    if "host" in request.headers:  # a name of somewhere else may lead here
+        names.append(_hostname(f"//{request.headers['host']}"))
     if origin is not None:
         names.append(_hostname(origin))
-    if not all(is_loopback(name) for name in names):
+    # A page elsewhere can make a browser ask for things here without an origin, as an image; the browser says so.
+    foreign = request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+    if foreign or not all(is_loopback(name) for name in names):
         raise Forbidden("without a token only this machine itself may call; send a token")
 
 
@@ -80,15 +87,15 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def service_of(request: Request) -> Service:
+def service_of(request: HTTPConnection) -> Service:
     service: Service = request.state.service
     return service
 
 
-def caller_of(request: Request) -> Caller:
+def caller_of(request: HTTPConnection) -> Caller:
     caller: Caller = request.scope["caller"]
     return caller
 
 
-def workspace_of(request: Request) -> Workspace:
+def workspace_of(request: HTTPConnection) -> Workspace:
     return service_of(request).workspace(caller_of(request).workspace)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from belljar.server.answers import until_gone
+from belljar.server.closing import closing, shutting_down
 from belljar.server.protocol import INTERIM
 
 T = TypeVar("T")
@@ -25,23 +26,27 @@ class ClientGone(Exception):
 async def patiently(request: Request, work: Coroutine[Any, Any, T], *, cancel: bool = False) -> T:
     """The result of `work`, with a sign of life to the client now and then.
 
-    With `cancel`, work for a client that went away is given up. The request's body must have been read.
+    With `cancel`, work for a client that went away is given up. All work is when the server has no time left for it. The
+    request's body must have been read.
     """
     task = asyncio.ensure_future(work)
+    over = asyncio.ensure_future(closing().over.wait())
     gone = asyncio.ensure_future(until_gone(request.receive))
     interim = request.scope.get("extensions", {}).get(INTERIM)
     if not request.headers.get("user-agent", "").startswith(PATIENT_CLIENT):
         interim = None
     try:
         while not task.done():
-            watched = {task, gone} if cancel and not gone.done() else {task}
+            watched = {task, over, gone} if cancel and not gone.done() else {task, over}
             await asyncio.wait(watched, timeout=INTERIM_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
             if cancel and gone.done() and not task.done():
                 raise ClientGone
+            if over.done() and not task.done():
+                raise shutting_down()
             if interim is not None and not task.done():
                 interim()
         return task.result()
     finally:
-        for each in (task, gone):
+        for each in (task, gone, over):
             each.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
+        await asyncio.gather(task, gone, over, return_exceptions=True)

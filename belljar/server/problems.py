@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import Scope
 
 from belljar.errors import BelljarError
 
 # Clients take these words in a 5xx for a guest that is still booting, and try again for 20 seconds. No message of ours means that.
 WARM_UP_WORDS = ("connect: connection refused", "no route to host", "i/o timeout")
 MAX_MESSAGE_CHARS = 4000
+# For what may succeed later and does not know when. Clients give up on a hint that is longer than they want to wait in all.
+RETRY_AFTER_S = 1
 
 
 class RunFailed(Exception):
@@ -24,21 +29,40 @@ class Problem:
     status: int
     code: str
     message: str
+    retry_after_s: int | None = None  # when the same request may succeed
+
+
+def respond(scope: Scope, problem: Problem, render: Callable[[Problem], Response]) -> Response:
+    """The answer in a dialect's shape, with what all dialects have in common. The code is left where the counters find it."""
+    scope["problem"] = problem.code
+    response = render(problem)
+    if problem.retry_after_s is not None:
+        response.headers["Retry-After"] = str(problem.retry_after_s)
+    return response
 
 
 def problem_of(error: Exception, method: str, path: str, home: str | None = None) -> Problem:
     """`home` is the server's own folder, which is nobody else's business."""
     if isinstance(error, BelljarError):
         message = error.message.replace(home, "$BELLJAR_HOME") if home else error.message
-        return Problem(error.status, error.code, _clean(message, error.status))
+        return Problem(error.status, error.code, _clean(message, error.status), _retry_after(error))
     if isinstance(error, RunFailed):
         return Problem(502, "run_failed", _clean(str(error), 502))
     if isinstance(error, HTTPException):
         if error.status_code == 404:
             return Problem(404, "not_found", f"there is no route {method} {path[:200]}")
-        code = "method_not_allowed" if error.status_code == 405 else "invalid_input"
+        if error.status_code == 405:
+            return Problem(405, "method_not_allowed", f"{method[:20]} is not possible on {path[:200]}")
+        code = "invalid_input"
         return Problem(error.status_code, code, str(error.detail) or "the request cannot be answered")
     return Problem(500, "internal", "internal error; the server's log has the details")
+
+
+def _retry_after(error: BelljarError) -> int | None:
+    if error.retry != "yes":
+        return None
+    hint = error.details.get("retry_after_s", RETRY_AFTER_S)
+    return hint if isinstance(hint, int) and 0 < hint <= 3600 else RETRY_AFTER_S
 
 
 def _clean(message: str, status: int) -> str:

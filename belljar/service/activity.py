@@ -1,4 +1,4 @@
-"""Who is using which sandbox: calls in flight, and when the last one ended.
+"""Who is using which sandbox: calls and streams under way, when the last one ended, and work that goes on in the guest by itself.
 
 A call counts itself in before it asks for the sandbox's lock, and hibernation looks at the count under that lock. So a call
 either finds the sandbox awake and keeps it so, or waits for the hibernation to end and wakes it.
@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Literal
+
+Use = Literal["call", "stream"]
 
 
 @dataclass
-class _Use:
-    in_flight: int = 0
+class _Record:
+    uses: Counter[Use] = field(default_factory=Counter)
     last: float = field(default_factory=time.monotonic)
+    work: str | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -24,41 +29,54 @@ class Activity:
     """The use of every sandbox that was used since this process began; the others count as used at its start."""
 
     def __init__(self) -> None:
-        self._uses: dict[str, _Use] = {}
+        self._records: dict[str, _Record] = {}
         self._began = time.monotonic()
 
     @contextmanager
-    def using(self, sandbox_id: str) -> Iterator[None]:
-        use = self._use(sandbox_id)
-        use.in_flight += 1
+    def using(self, sandbox_id: str, use: Use = "call") -> Iterator[None]:
+        record = self._record(sandbox_id)
+        record.uses[use] += 1
         try:
             yield
         finally:
-            use.in_flight -= 1
-            use.last = time.monotonic()
+            record.uses[use] -= 1
+            record.last = time.monotonic()
 
     def touch(self, sandbox_id: str) -> None:
-        self._use(sandbox_id).last = time.monotonic()
+        self._record(sandbox_id).last = time.monotonic()
 
     def lock(self, sandbox_id: str) -> asyncio.Lock:
         """Held by whoever moves the sandbox between awake and asleep."""
-        return self._use(sandbox_id).lock
+        return self._record(sandbox_id).lock
 
-    def in_flight(self, sandbox_id: str) -> int:
-        use = self._uses.get(sandbox_id)
-        return use.in_flight if use else 0
+    def uses(self, sandbox_id: str) -> Mapping[Use, int]:
+        """What is under way, by kind."""
+        record = self._records.get(sandbox_id)
+        return +record.uses if record else {}
+
+    def note_work(self, sandbox_id: str, work: str | None) -> None:
+        """What the guest was found to be working on without anyone waiting for it: while it does, the sandbox is in use."""
+        record = self._record(sandbox_id)
+        record.work = work
+        if work is not None:
+            record.last = time.monotonic()
+
+    def works(self, sandbox_id: str) -> bool:
+        """Whether the guest was working when it was last looked at."""
+        record = self._records.get(sandbox_id)
+        return record is not None and record.work is not None
 
     def idle_s(self, sandbox_id: str) -> float:
-        use = self._uses.get(sandbox_id)
-        if use is None:
+        record = self._records.get(sandbox_id)
+        if record is None:
             return time.monotonic() - self._began
-        return 0.0 if use.in_flight else time.monotonic() - use.last
+        return 0.0 if +record.uses else time.monotonic() - record.last
 
     def keep(self, sandbox_ids: Collection[str]) -> None:
         """Forget all others, but for those that someone still waits on."""
-        for gone in [name for name, use in self._uses.items() if name not in sandbox_ids and not use.in_flight]:
-            if not self._uses[gone].lock.locked():
-                del self._uses[gone]
+        for gone in [name for name, record in self._records.items() if name not in sandbox_ids and not +record.uses]:
+            if not self._records[gone].lock.locked():
+                del self._records[gone]
 
-    def _use(self, sandbox_id: str) -> _Use:
-        return self._uses.setdefault(sandbox_id, _Use())
+    def _record(self, sandbox_id: str) -> _Record:
+        return self._records.setdefault(sandbox_id, _Record())

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from belljar.errors import BelljarError, InvalidInput
 from belljar.fleet.checks import check_metadata
+from belljar.fleet.sandbox import Sandbox
 from belljar.service.workspace import Workspace
 from belljar.store.db import SandboxRecord
 
@@ -49,25 +50,44 @@ async def fork_tree(
 async def _fork(
     workspace: Workspace, sandbox_id: str, count: int, metadata: Mapping[str, str], tree_id: str | None
 ) -> list[SandboxRecord]:
-    own_life_s = _seconds(metadata.get("explore_ttl"))
     async with workspace.machine(sandbox_id) as sandbox:
         parent = sandbox.record
         inherited = {name: value for name, value in parent.metadata.items() if name not in OF_A_FORK}
-        children = await sandbox.fork(count, metadata)
-    records = []
-    for index, child in enumerate(children):
-        labels = {**inherited, **metadata, "fork_parent_id": parent.id}
-        if tree_id is not None:
-            labels |= {"fork_tree_id": tree_id, "fork_tree_role": "child", "fork_index": str(index)}
-        expiry = parent.expires_at
-        if own_life_s is not None:  # whoever explores may die before it cleans up
-            expiry = min(time.time() + own_life_s, expiry if expiry is not None else float("inf"))
-        workspace.parts.activity.touch(child.id)
-        child.record = await workspace.change(child.id, metadata=labels, expires_at=expiry)
-        records.append(child.record)
-        await workspace.parts.journal.note(child.record, "sandbox.created", parent=parent.id, tree=tree_id)
+        with workspace.parts.quotas.ticket(workspace.name) as ticket:
+            await ticket.admit(count, parent.memory_mib, parent.disk_mib)
+            children = await sandbox.fork(count, metadata, ticket=ticket)
+    try:
+        records = [
+            await _mark(workspace, parent, child, inherited, metadata, tree_id, index) for index, child in enumerate(children)
+        ]
+    except BaseException:
+        # The caller will never learn of these children, and nobody else would end them.
+        await asyncio.gather(*(workspace.kill(child.id, "its fork failed") for child in children), return_exceptions=True)
+        raise
     await workspace.parts.journal.note(parent, "sandbox.forked", children=[record.id for record in records], tree=tree_id)
     return records
+
+
+async def _mark(
+    workspace: Workspace,
+    parent: SandboxRecord,
+    child: Sandbox,
+    inherited: Mapping[str, str],
+    metadata: Mapping[str, str],
+    tree_id: str | None,
+    index: int,
+) -> SandboxRecord:
+    """Write down where a child comes from, and when it ends."""
+    labels = {**inherited, **metadata, "fork_parent_id": parent.id}
+    if tree_id is not None:
+        labels |= {"fork_tree_id": tree_id, "fork_tree_role": "child", "fork_index": str(index)}
+    expiry = parent.expires_at
+    if own_life_s := _seconds(metadata.get("explore_ttl")):  # whoever explores may die before it cleans up
+        expiry = min(time.time() + own_life_s, expiry if expiry is not None else float("inf"))
+    workspace.parts.activity.touch(child.id)
+    child.record = await workspace.change(child.id, metadata=labels, expires_at=expiry)
+    await workspace.parts.journal.note(child.record, "sandbox.created", parent=parent.id, tree=tree_id)
+    return child.record
 
 
 async def promote(workspace: Workspace, sandbox_id: str, *, tree_id: str | None, cleanup: bool) -> Promotion:

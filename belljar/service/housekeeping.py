@@ -8,12 +8,15 @@ from collections.abc import Mapping
 
 from belljar.errors import BelljarError, SandboxNotFound
 from belljar.fleet.recovery import SweepReport
+from belljar.service.lifecycle import hibernate_idle
 from belljar.service.workspace import Parts, Workspace
 from belljar.store.db import SandboxRecord
 
 log = logging.getLogger(__name__)
 
 EVERY_S = 5.0
+# Sandboxes that are asked, or put to sleep, at the same time: one that is slow to answer must not hold up the others.
+AT_ONCE = 4
 
 
 class Housekeeping:
@@ -22,6 +25,7 @@ class Housekeeping:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._told_dead: set[str] = set()
+        self._few = asyncio.Semaphore(AT_ONCE)
 
     async def run(self) -> None:
         while True:
@@ -39,9 +43,9 @@ class Housekeeping:
         now = await self._records()
         await self._tell_dead(now)
         self._parts.activity.keep(now.keys())
-        for record in now.values():
-            if record.persistent and record.state == "running":
-                await self._hibernate_idle(record)
+        self._parts.logs.keep(now.keys())
+        sleepers = [record for record in now.values() if record.persistent and record.state == "running"]
+        await asyncio.gather(*(self._hibernate_idle(record) for record in sleepers))
 
     async def tell_swept(self, before: Mapping[str, SandboxRecord], report: SweepReport) -> None:
         """Events of what a sweep has ended; `before` is how things stood when it began."""
@@ -58,7 +62,8 @@ class Housekeeping:
 
     async def _hibernate_idle(self, record: SandboxRecord) -> None:
         try:
-            await Workspace(self._parts, record.workspace).hibernate_idle(record.id)
+            async with self._few:
+                await hibernate_idle(Workspace(self._parts, record.workspace), record.id)
         except SandboxNotFound:
             pass  # killed at the same moment
         except BelljarError as problem:

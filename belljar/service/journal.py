@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
 from belljar.store.db import SandboxRecord
 from belljar.store.events import EventRecord, Events
+
+log = logging.getLogger(__name__)
 
 # Another process may have written: followers look for themselves this often, and at once for what this process writes.
 LOOK_EVERY_S = 2.0
@@ -19,10 +23,14 @@ class Journal:
 
     def __init__(self, events: Events) -> None:
         self._events = events
+        self.counts: Counter[str] = Counter()  # by kind, since this process began
         self._written = asyncio.Event()
 
     async def note(self, record: SandboxRecord, kind: str, **payload: Any) -> None:
         await asyncio.to_thread(self._events.add, record.workspace, record.id, kind, payload)
+        self.counts[kind] += 1
+        told = {name: value for name, value in payload.items() if value is not None}
+        log.info("%s", kind, extra={"fields": {"sandbox": record.id, "workspace": record.workspace, **told}})
         self._written.set()
         self._written = asyncio.Event()
 

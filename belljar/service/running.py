@@ -1,14 +1,14 @@
-"""Commands and cells in a sandbox of a workspace. A time limit that runs out is an error here: callers of a server want to know."""
+"""Commands in a sandbox of a workspace. A time limit that runs out is an error here: callers of a server want to know."""
 
 from __future__ import annotations
 
 import codecs
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from belljar.errors import DeadlineExceeded, InvalidInput
-from belljar.fleet.contexts import ContextInfo
 from belljar.fleet.execution import Execution
 from belljar.fleet.processes import ProcessResult
 from belljar.service.workspace import Workspace
@@ -41,8 +41,16 @@ async def run_command(
     env: Mapping[str, str] | None = None,
 ) -> ProcessResult:
     check_limit(workspace, timeout_s)
-    async with workspace.guest(sandbox_id) as sandbox:
-        result = await sandbox.processes.run(command, timeout_s=timeout_s, cwd=cwd, env=env)
+    with workspace.parts.logs.writer(sandbox_id) as log:
+        async with workspace.guest(sandbox_id) as sandbox:
+            result = await sandbox.processes.run(
+                command,
+                timeout_s=timeout_s,
+                cwd=cwd,
+                env=env,
+                on_stdout=partial(log.write, "stdout"),
+                on_stderr=partial(log.write, "stderr"),
+            )
     if result.timed_out:
         raise _timeout("command", timeout_s)
     return result
@@ -55,12 +63,14 @@ async def stream_command(
     check_limit(workspace, timeout_s)
     decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
     async with (
-        workspace.guest(sandbox_id) as sandbox,
+        workspace.guest(sandbox_id, "stream") as sandbox,
         await sandbox.processes.start(command, stdin=False, timeout_s=timeout_s) as process,
     ):
-        async for output in process:
-            if text := decoders[output.stream].decode(output.data):
-                yield Chunk(output.stream, text)
+        with workspace.parts.logs.writer(sandbox_id) as log:
+            async for output in process:
+                log.write(output.stream, output.data)
+                if text := decoders[output.stream].decode(output.data):
+                    yield Chunk(output.stream, text)
         ended = await process.wait()
         if text := decoders["stdout"].decode(b"", final=True):
             yield Chunk("stdout", text)
@@ -71,28 +81,8 @@ async def stream_command(
         yield Ended(ended.shell_code)
 
 
-async def create_context(workspace: Workspace, sandbox_id: str, language: str) -> tuple[str, str]:
-    """Id and language of a new context."""
-    async with workspace.guest(sandbox_id) as sandbox:
-        context = await sandbox.contexts.create(language)
-    return context.id, context.language
-
-
-async def list_contexts(workspace: Workspace, sandbox_id: str) -> list[ContextInfo]:
-    async with workspace.guest(sandbox_id) as sandbox:
-        return await sandbox.contexts.list()
-
-
-async def delete_context(workspace: Workspace, sandbox_id: str, context_id: str) -> None:
-    async with workspace.guest(sandbox_id) as sandbox:
-        await (await sandbox.contexts.get(context_id)).delete()
-
-
-async def run_cell(workspace: Workspace, sandbox_id: str, context_id: str, code: str, timeout_s: float) -> Execution:
-    check_limit(workspace, timeout_s)
-    async with workspace.guest(sandbox_id) as sandbox:
-        context = await sandbox.contexts.get(context_id)
-        execution = await context.run(code, timeout_s=timeout_s)
+def raise_if_timed_out(execution: Execution, timeout_s: float) -> Execution:
+    """For callers who want to know of a time limit as of an error."""
     if execution.error is not None and execution.error.kind == "timeout":
         raise _timeout("cell", timeout_s)
     return execution

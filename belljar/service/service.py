@@ -10,6 +10,9 @@ from belljar.service.access import Access
 from belljar.service.activity import Activity
 from belljar.service.housekeeping import Housekeeping
 from belljar.service.journal import Journal
+from belljar.service.logs import Logs
+from belljar.service.quotas import Quotas
+from belljar.service.rates import Rates
 from belljar.service.workspace import Parts, Workspace
 from belljar.settings import Settings
 from belljar.store.db import Records
@@ -26,6 +29,7 @@ class Service:
         self.parts = parts
         self.access = access
         self.settings = parts.settings
+        self.rates = Rates(parts.quotas.limits)
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
@@ -38,7 +42,9 @@ class Service:
         except BaseException:
             await asyncio.to_thread(records.close)
             raise
-        parts = Parts(settings, fleet, records, Activity(), Journal(Events(records.database)))
+        journal, logs, quotas = Journal(Events(records.database)), Logs(Layout(settings.home)), Quotas(settings, records)
+        parts = Parts(settings, fleet, records, Activity(), journal, logs, quotas)
+        await quotas.load()
         service = cls(parts, Access(Tokens(records.database)))
         housekeeping = Housekeeping(parts)
         await housekeeping.tell_swept(before, fleet.swept)
@@ -50,6 +56,7 @@ class Service:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.parts.logs.aclose()
         await self.parts.fleet.aclose()
         await asyncio.to_thread(self.parts.records.close)
 
@@ -66,12 +73,9 @@ class Service:
                 return info
         raise TemplateNotFound(f"no template {name[:80]!r}")
 
-    async def states(self) -> dict[str, int]:
-        """How many sandboxes there are in each state, of all workspaces."""
-        counts: dict[str, int] = {}
-        for record in await asyncio.to_thread(self.parts.records.list_sandboxes):
-            counts[record.state] = counts.get(record.state, 0) + 1
-        return counts
+    def probe_disk(self) -> None:
+        """Raises if nothing can be written under the home. Blocks."""
+        Layout(self.settings.home).probe()
 
 
 def _open_records(settings: Settings) -> Records:

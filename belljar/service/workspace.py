@@ -15,14 +15,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from belljar.errors import InvalidInput, SandboxNotFound, SnapshotNotFound, WrongState
+from belljar.fleet.checks import check_metadata
 from belljar.fleet.recovery import UNFINISHED
 from belljar.fleet.sandbox import Sandbox
 from belljar.fleet.sandboxes import MAX_TTL_S, Fleet
-from belljar.service.activity import Activity
+from belljar.service.activity import Activity, Use
+from belljar.service.background import catch_up
 from belljar.service.journal import Journal
+from belljar.service.logs import Logs
+from belljar.service.quotas import Quotas
 from belljar.settings import Settings
 from belljar.store.db import Records, SandboxRecord, SnapshotRecord
 from belljar.store.events import EventRecord
+from belljar.store.pages import Page
+
+# What a sandbox can be seen as; before and after that it is not there.
+VISIBLE = ("running", "paused", "hibernated", "dead")
 
 
 @dataclass(frozen=True)
@@ -34,21 +42,8 @@ class Parts:
     records: Records
     activity: Activity
     journal: Journal
-
-
-@dataclass(frozen=True)
-class Lifecycle:
-    """When a sandbox ends or goes to sleep by itself, and why it is in the state it is in."""
-
-    ttl_s: float | None
-    expires_at: float | None
-    persistent: bool
-    idle_s: float
-    in_flight: int
-    idle_timeout_s: float
-    hibernates_in_s: float | None
-    state: str
-    reason: str | None
+    logs: Logs
+    quotas: Quotas
 
 
 class Workspace:
@@ -69,18 +64,22 @@ class Workspace:
         env: Mapping[str, str] | None = None,
         ttl_s: float | None = None,
         persistent: bool = False,
+        disk_mib: int | None = None,
     ) -> SandboxRecord:
         if snapshot is not None:
             await self.get_snapshot(snapshot)
-        sandbox = await self.parts.fleet.create(
-            template,
-            snapshot=snapshot,
-            metadata=metadata,
-            env=env,
-            ttl_s=ttl_s,
-            workspace=self.name,
-            persistent=persistent,
-        )
+        with self.parts.quotas.ticket(self.name) as ticket:
+            sandbox = await self.parts.fleet.create(
+                template,
+                snapshot=snapshot,
+                metadata=metadata,
+                env=env,
+                ttl_s=ttl_s,
+                workspace=self.name,
+                persistent=persistent,
+                disk_mib=disk_mib,
+                ticket=ticket,
+            )
         self.parts.activity.touch(sandbox.id)
         await self.parts.journal.note(sandbox.record, "sandbox.created", template=sandbox.record.template, snapshot=snapshot)
         return sandbox.record
@@ -91,9 +90,18 @@ class Workspace:
             raise SandboxNotFound(f"no sandbox {sandbox_id[:80]!r}")
         return record
 
-    async def list(self, metadata: Mapping[str, str] | None = None) -> builtins.list[SandboxRecord]:
-        found = await asyncio.to_thread(self.parts.records.list_sandboxes, metadata=metadata, workspace=self.name)
-        return [record for record in found if record.state not in UNFINISHED]
+    async def list(
+        self, metadata: Mapping[str, str] | None = None, *, state: str | None = None, page: Page | None = None
+    ) -> builtins.list[SandboxRecord]:
+        """Oldest first; those that carry all of `metadata`, and are in that state."""
+        states = VISIBLE if state is None else (state,)
+        return await asyncio.to_thread(
+            self.parts.records.list_sandboxes,
+            metadata=check_metadata(metadata),
+            workspace=self.name,
+            states=states,
+            page=page,
+        )
 
     async def kill(self, sandbox_id: str, reason: str = "it was asked for") -> None:
         """End a sandbox. Doing it again is no error; an id that was never this workspace's is SandboxNotFound."""
@@ -109,33 +117,43 @@ class Workspace:
     # -- using one ----------------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def guest(self, sandbox_id: str) -> AsyncIterator[Sandbox]:
+    async def guest(self, sandbox_id: str, use: Use = "call") -> AsyncIterator[Sandbox]:
         """The sandbox, awake and with a running guest; it does not go to sleep before the block ends."""
-        async with self.machine(sandbox_id) as sandbox:
+        async with self.machine(sandbox_id, use) as sandbox:
             if sandbox.record.state == "paused":
                 raise WrongState(f"sandbox {sandbox_id} is paused; resume it first")
             yield sandbox
 
     @asynccontextmanager
-    async def machine(self, sandbox_id: str) -> AsyncIterator[Sandbox]:
+    async def machine(self, sandbox_id: str, use: Use = "call") -> AsyncIterator[Sandbox]:
         """The same, but a paused one will do."""
-        await self.get(sandbox_id)
-        with self.parts.activity.using(sandbox_id):
+        sandbox = self.handle(await self.get(sandbox_id))
+        with self.parts.activity.using(sandbox_id, use):
             async with self.parts.activity.lock(sandbox_id):
-                record = await self.get(sandbox_id)
-                sandbox = await self._handle(record)
-                if record.state == "hibernated":
-                    await self._wake(sandbox, "a call needed it")
+                if not sandbox.attached:  # asleep, or put to sleep while this call waited its turn
+                    sandbox = self.handle(await self.get(sandbox_id))
+                    if sandbox.record.state == "hibernated":
+                        await self._wake(sandbox, "a call needed it")
             yield sandbox
 
-    async def _handle(self, record: SandboxRecord) -> Sandbox:
-        sandbox = await self.parts.fleet.get(record.id)
+    def handle(self, record: SandboxRecord) -> Sandbox:
+        """The sandbox as it is: nothing is woken, and nobody is counted as using it."""
+        sandbox = self.parts.fleet.handle(record)
         sandbox.record = record  # what was changed here since the fleet last looked
         return sandbox
 
     async def _wake(self, sandbox: Sandbox, reason: str) -> None:
-        await sandbox.wake()
+        with self.parts.quotas.ticket(self.name) as ticket:
+            await ticket.admit_waking(sandbox.id, sandbox.record.memory_mib)
+            await sandbox.wake()
         await self.parts.journal.note(sandbox.record, "sandbox.woken", reason=reason)
+
+    async def stats(self, sandbox_id: str) -> dict[str, Any]:
+        """What a running sandbox uses. Nothing is woken for it, and it does not count as use."""
+        record = await self.get(sandbox_id)
+        if record.state != "running":
+            raise WrongState(f"sandbox {sandbox_id} is {record.state}; only a running one can be measured")
+        return await self.handle(record).stats()
 
     # -- moves --------------------------------------------------------------------------------------------------------------
 
@@ -150,48 +168,27 @@ class Workspace:
 
     async def wake(self, sandbox_id: str) -> None:
         """Nothing happens to one that is awake."""
-        await self._move(sandbox_id, "wake", "sandbox.woken", reason="it was asked for")
+        await self.get(sandbox_id)
+        self.parts.activity.touch(sandbox_id)
+        async with self.parts.activity.lock(sandbox_id):
+            sandbox = self.handle(await self.get(sandbox_id))
+            if sandbox.record.state not in ("running", "paused"):
+                await self._wake(sandbox, "it was asked for")
 
     async def _move(self, sandbox_id: str, move: str, kind: str, **payload: Any) -> None:
         await self.get(sandbox_id)
         self.parts.activity.touch(sandbox_id)
         async with self.parts.activity.lock(sandbox_id):
             before = await self.get(sandbox_id)
-            sandbox = await self._handle(before)
+            sandbox = self.handle(before)
+            if move == "hibernate" and before.state == "running":
+                await catch_up(self.parts.logs, sandbox)
             await getattr(sandbox, move)()
             after = await self.get(sandbox_id)
         if after.state != before.state:
             await self.parts.journal.note(after, kind, **payload)
 
-    async def hibernate_idle(self, sandbox_id: str) -> bool:
-        """Put a persistent sandbox to sleep if nobody has used it for the time that the settings allow."""
-        activity, timeout_s = self.parts.activity, self.parts.settings.idle_timeout_s
-        async with activity.lock(sandbox_id):
-            record = await self.get(sandbox_id)
-            idle_s = activity.idle_s(sandbox_id)
-            if not record.persistent or record.state != "running" or activity.in_flight(sandbox_id) or idle_s < timeout_s:
-                return False
-            await (await self._handle(record)).hibernate()
-        await self.parts.journal.note(record, "sandbox.hibernated", reason=f"not used for {idle_s:.0f} s")
-        return True
-
     # -- lifecycle ----------------------------------------------------------------------------------------------------------
-
-    async def lifecycle(self, sandbox_id: str) -> Lifecycle:
-        record = await self.get(sandbox_id)
-        idle_s, timeout_s = self.parts.activity.idle_s(sandbox_id), self.parts.settings.idle_timeout_s
-        sleepy = record.persistent and record.state == "running"
-        return Lifecycle(
-            ttl_s=record.ttl_s,
-            expires_at=record.expires_at,
-            persistent=record.persistent,
-            idle_s=idle_s,
-            in_flight=self.parts.activity.in_flight(sandbox_id),
-            idle_timeout_s=timeout_s,
-            hibernates_in_s=max(0.0, timeout_s - idle_s) if sleepy else None,
-            state=record.state,
-            reason=record.reason,
-        )
 
     async def set_ttl(self, sandbox_id: str, ttl_s: float | None) -> None:
         """From now on so many seconds; None is without end."""
@@ -211,7 +208,9 @@ class Workspace:
 
     async def snapshot(self, sandbox_id: str, metadata: Mapping[str, str] | None = None) -> SnapshotRecord:
         async with self.machine(sandbox_id) as sandbox:
-            taken = await sandbox.snapshot(metadata)
+            with self.parts.quotas.ticket(self.name) as ticket:
+                await ticket.admit_bytes(1)  # a full workspace is told before any work is done
+                taken = await sandbox.snapshot(metadata, admit=ticket.admit_bytes)
         await self.parts.journal.note(sandbox.record, "sandbox.snapshotted", snapshot=taken.id)
         return taken
 
@@ -221,9 +220,21 @@ class Workspace:
             raise SnapshotNotFound(f"no snapshot {snapshot_id[:80]!r}")
         return record
 
-    async def snapshots(self) -> builtins.list[SnapshotRecord]:
-        """Oldest first."""
-        return await asyncio.to_thread(self.parts.records.list_snapshots, workspace=self.name)
+    async def snapshots(
+        self,
+        metadata: Mapping[str, str] | None = None,
+        *,
+        sandbox_id: str | None = None,
+        page: Page | None = None,
+    ) -> builtins.list[SnapshotRecord]:
+        """Oldest first, unless the page says otherwise."""
+        return await asyncio.to_thread(
+            self.parts.records.list_snapshots,
+            metadata=check_metadata(metadata),
+            workspace=self.name,
+            sandbox_id=sandbox_id,
+            page=page,
+        )
 
     async def remove_snapshot(self, snapshot_id: str) -> None:
         await self.get_snapshot(snapshot_id)

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from belljar.errors import AlreadyExists, HostError, SandboxNotFound, SnapshotNotFound
 from belljar.store.database import Database, key
+from belljar.store.pages import Page, Query
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,16 @@ class SnapshotRecord:
     workspace: str = "default"
 
 
+@dataclass(frozen=True)
+class Size:
+    """What a sandbox takes of its workspace's quota."""
+
+    id: str
+    state: str
+    memory_mib: int
+    disk_mib: int
+
+
 Record = TypeVar("Record", SandboxRecord, SnapshotRecord)
 
 JSON_FIELDS = frozenset({"metadata", "env"})
@@ -74,6 +85,11 @@ class Records:
 
     def close(self) -> None:
         self.database.close()
+
+    def probe(self) -> None:
+        """Raises if nothing can be written."""
+        with self.database.write() as db:
+            db.execute(f"PRAGMA user_version = {db.execute('PRAGMA user_version').fetchone()[0]}")
 
     # -- sandboxes --
 
@@ -101,12 +117,15 @@ class Records:
         metadata: Mapping[str, str] | None = None,
         states: Collection[str] | None = None,
         workspace: str | None = None,
+        page: Page | None = None,
     ) -> list[SandboxRecord]:
         """Oldest first; only those that carry every pair of `metadata`, are in one of `states`, and belong to `workspace`."""
-        where = "WHERE ? IS NULL OR workspace = ?"
-        rows = self.database.select(f"SELECT * FROM sandboxes {where} ORDER BY created_at, id", workspace, workspace)
-        records = (self._parse(SandboxRecord, row) for row in rows)
-        return [r for r in records if _carries(r.metadata, metadata) and (states is None or r.state in states)]
+        query = Query("sandboxes", page).where_labels(metadata)
+        if workspace is not None:
+            query.where("workspace = ?", workspace)
+        if states is not None:
+            query.where(f"state IN ({', '.join('?' * len(states))})", *states)
+        return [self._parse(SandboxRecord, row) for row in self.database.select(*query.render())]
 
     def expired(self, now: float) -> list[SandboxRecord]:
         """Sandboxes whose time to live has run out, longest overdue first."""
@@ -153,16 +172,30 @@ class Records:
         return found
 
     def list_snapshots(
-        self, *, metadata: Mapping[str, str] | None = None, workspace: str | None = None
+        self,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        workspace: str | None = None,
+        sandbox_id: str | None = None,
+        page: Page | None = None,
     ) -> list[SnapshotRecord]:
-        where = "WHERE ? IS NULL OR workspace = ?"
-        rows = self.database.select(f"SELECT * FROM snapshots {where} ORDER BY created_at, id", workspace, workspace)
-        records = (self._parse(SnapshotRecord, row) for row in rows)
-        return [r for r in records if _carries(r.metadata, metadata)]
+        """Oldest first, unless the page says otherwise."""
+        query = Query("snapshots", page).where_labels(metadata)
+        if workspace is not None:
+            query.where("workspace = ?", workspace)
+        if sandbox_id is not None:
+            query.where("sandbox_id = ?", key(sandbox_id))
+        return [self._parse(SnapshotRecord, row) for row in self.database.select(*query.render())]
 
     def delete_snapshot(self, snapshot_id: str) -> bool:
         with self.database.write(durable=True) as db:
             return db.execute("DELETE FROM snapshots WHERE id = ?", (key(snapshot_id),)).rowcount > 0
+
+    def sizes(self, workspace: str) -> tuple[list[Size], list[int]]:
+        """Of all sandboxes of a workspace, in whatever state, and the bytes of each of its snapshots."""
+        sandboxes = self.database.select("SELECT id, state, memory_mib, disk_mib FROM sandboxes WHERE workspace = ?", workspace)
+        snapshots = self.database.select("SELECT size_bytes FROM snapshots WHERE workspace = ?", workspace)
+        return [Size(*row) for row in sandboxes], [row[0] for row in snapshots]
 
     # -- how --
 
@@ -203,10 +236,6 @@ def _from_column(name: str, value: Any) -> Any:
     if not isinstance(parsed, dict):
         raise ValueError(f"{name} is not an object")
     return parsed
-
-
-def _carries(metadata: Mapping[str, str], wanted: Mapping[str, str] | None) -> bool:
-    return all(metadata.get(key) == value for key, value in (wanted or {}).items())
 
 
 def _no_sandbox(sandbox_id: str) -> SandboxNotFound:

@@ -17,6 +17,7 @@ A name from outside becomes a path only here, and only if it is one plain compon
 from __future__ import annotations
 
 import re
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,6 +106,19 @@ class Layout:
 
     def lock(self, name: str) -> Path:
         return self.locks / part("lock name", name)
+
+    @property
+    def server_lock(self) -> Path:
+        """Held by the one server of this home."""
+        return self.lock("server")
+
+    def probe(self) -> None:
+        """Raises OSError if nothing can be written here."""
+        file = self.tmp / f"probe-{secrets.token_hex(8)}"
+        try:
+            file.write_bytes(b"x" * 4096)
+        finally:
+            file.unlink(missing_ok=True)
 
     def prepare(self) -> None:
         """Create the directories. Only the owner may look inside: memory files hold what users computed."""

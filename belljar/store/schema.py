@@ -36,4 +36,9 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX events_of_sandbox ON events (sandbox_id, seq)",
         "CREATE INDEX events_of_workspace ON events (workspace, seq)",
     ),
+    (
+        """CREATE TABLE quotas (
+            workspace TEXT PRIMARY KEY, sandboxes INTEGER, memory_mib INTEGER, disk_mib INTEGER, rate_per_s REAL, rate_burst INTEGER
+        ) STRICT""",
+    ),
 )

@@ -67,7 +67,7 @@ class Link:
             raise SandboxBusy("the machine's wire has another user already, and more are waiting") from None
         except OSError as error:
             sock.close()
-            raise SandboxGone(f"nobody listens on the machine's wire ({error}); the machine has ended") from error
+            raise SandboxGone("nobody listens on the machine's wire: the machine has ended") from error
 
     @classmethod
     async def connect(cls, path: Path, deadline_s: float) -> Link:
@@ -202,7 +202,7 @@ class Link:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self._fail(SandboxGone(f"the machine's wire broke: {error}"))
+            self._fail(SandboxGone(f"the machine's wire broke: {error.strerror}"))
             return
         if not data:
             self._fail(SandboxGone("the machine closed its wire: it has ended, or another host took it over"))
@@ -244,7 +244,7 @@ class Link:
                 self._writing = True
                 self._loop.add_writer(self._sock, self._on_writable)
             except OSError as error:
-                self._fail(SandboxGone(f"the machine's wire broke: {error}"))
+                self._fail(SandboxGone(f"the machine's wire broke: {error.strerror}"))
         if not self._pending:
             self._drained.set()
 

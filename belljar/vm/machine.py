@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from belljar.errors import SandboxError, SandboxGone, WrongState
+from belljar.errors import DeadlineExceeded, SandboxError, SandboxGone, WrongState
 from belljar.vm.argv import Descriptors, qemu_argv
 from belljar.vm.host import HostFacts
 from belljar.vm.link import Link
@@ -212,6 +212,15 @@ class Machine:
                 wait.cancel()
         return await self.post_mortem()
 
+    async def ends_within(self, seconds: float) -> bool:
+        """Whether its process has ended, or does in so short a time."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._vmm.ended.wait()
+        except TimeoutError:
+            pass
+        return self.ended
+
     async def monitor(self) -> Qmp:
         """The monitor connection, made on first use."""
         if self._qmp is None:
@@ -237,9 +246,12 @@ class Machine:
 
     async def wait_loaded(self) -> None:
         """Wait until a restored machine has taken its device state. Raises if the state could not be loaded."""
-        async with asyncio.timeout(MONITOR_DEADLINE_S):
-            while await self.vmm_status() == "inmigrate":  # noqa: ASYNC110 (QEMU tells nobody)
-                await asyncio.sleep(0.002)
+        try:
+            async with asyncio.timeout(MONITOR_DEADLINE_S):
+                while await self.vmm_status() == "inmigrate":  # noqa: ASYNC110 (QEMU tells nobody)
+                    await asyncio.sleep(0.002)
+        except TimeoutError:
+            raise DeadlineExceeded(f"the machine has not loaded its state within {MONITOR_DEADLINE_S:g} s") from None
 
     async def console(self) -> str:
         """What the guest's console said last."""

@@ -7,6 +7,7 @@ by pid. A pid is only trusted together with the start time that the kernel gives
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -37,6 +38,25 @@ def start_time(pid: int) -> int | None:
     except OSError:
         return None
     return None if after_name[0] in "ZX" else int(after_name[19])
+
+
+def find_vmms(log_name: str, folders: Path) -> dict[str, list[Identity]]:
+    """Processes by the folder whose log they write to. It also finds those that nobody had the time to write down.
+
+    Blocks; run it in a thread.
+    """
+    root = os.path.realpath(folders)
+    found: dict[str, list[Identity]] = {}
+    for entry in Path("/proc").iterdir():
+        try:
+            log = (entry / "fd" / "1").readlink() if entry.name.isdigit() else None
+        except OSError:
+            continue  # it has ended, or belongs to someone else
+        if log and log.name == log_name and str(log.parent.parent) == root:
+            pid = int(entry.name)
+            if (started := start_time(pid)) is not None:
+                found.setdefault(log.parent.name, []).append(Identity(pid, started))
+    return found
 
 
 class Vmm:
@@ -105,7 +125,12 @@ async def start_vmm(
     """Start QEMU with these descriptors and nothing else; as root under `uid`, in its jail where the host can."""
     # A VMM that was taken over must not fill the host's disk through its own disk image or log.
     limits = ["prlimit", f"--fsize={max_file_bytes}", f"--nofile={_MAX_FILES}", "--core=0", "--"]
-    child, pid = await asyncio.to_thread(_spawn, limits, argv, fds, facts, log, uid, root)
+    spawning = asyncio.ensure_future(asyncio.to_thread(_spawn, limits, argv, fds, facts, log, uid, root))
+    try:
+        child, pid = await asyncio.shield(spawning)
+    except asyncio.CancelledError:
+        await _end_spawned(spawning)  # the thread cannot be called back, and nobody else would know of what it started
+        raise
     started = start_time(pid)
     if started is None:
         raise SandboxError(f"QEMU ended at once: {tail(log)}")
@@ -114,6 +139,17 @@ async def start_vmm(
     except ProcessLookupError:
         raise SandboxError(f"QEMU ended at once: {tail(log)}") from None
     return Vmm(Identity(pid, started), pidfd, child)
+
+
+async def _end_spawned(spawning: asyncio.Future[tuple[subprocess.Popen[bytes], int]]) -> None:
+    try:
+        child, pid = await asyncio.shield(spawning)
+    except Exception:
+        return  # it did not come to that
+    for each in (pid, child.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
+    await asyncio.to_thread(child.wait)
 
 
 def _spawn(

@@ -88,7 +88,9 @@ class Qmp:
                     if line.strip():
                         self._dispatch(json.loads(line))
             error = SandboxGone("the VMM closed its monitor: the machine has ended")
-        except (OSError, ValueError, RecursionError) as problem:
+        except OSError as problem:
+            error = SandboxGone(f"the VMM's monitor broke: {problem.strerror}")
+        except (ValueError, RecursionError) as problem:
             error = SandboxGone(f"the VMM's monitor broke: {problem}")
         self._break(error)
 

@@ -128,7 +128,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
 def test_asking_for_help_loads_nothing_heavy() -> None:
     code = "import sys, belljar.cli.main; belljar.cli.main.build_parser(); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"asyncio", "numpy", "sqlite3", "belljar.fleet", "belljar.vm", "belljar.settings"} & set(loaded)
+    assert not {"asyncio", "numpy", "sqlite3", "tomllib", "belljar.fleet", "belljar.vm", "belljar.service"} & set(loaded)
 
 
 def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:

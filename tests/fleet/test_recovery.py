@@ -15,16 +15,18 @@ from typing import Any
 
 import pytest
 
-from belljar.errors import SandboxBusy, SandboxGone
-from belljar.fleet import recovery
+from belljar.errors import HostBusy, SandboxBusy, SandboxGone, StartFailed
+from belljar.fleet import capturing, recovery, sandboxes
+from belljar.fleet.launching import enliven
 from belljar.fleet.sandbox import Sandbox
 from belljar.fleet.sandboxes import Fleet
 from belljar.settings import Settings
 from belljar.store.db import Records, SandboxRecord
 from belljar.store.layout import Layout
+from belljar.vm.capture import capture
 from belljar.vm.machine import read_record
-from belljar.vm.process import start_time
-from tests.conftest import CreateSandbox, said
+from belljar.vm.process import find_vmms, start_time
+from tests.conftest import CreateSandbox, borrowed_home, said
 
 # Another owner of the same home: does what it is told, says so, and waits to be killed.
 OWNER = """
@@ -213,6 +215,76 @@ async def test_a_folder_without_a_record_loses_its_process_and_goes(
     assert not folder_of(settings, sandbox.id).exists()
 
 
+async def test_a_machine_that_nobody_came_to_write_down_is_ended(create: CreateSandbox, fleet: Fleet, settings: Settings) -> None:
+    """An owner can be killed between the start of a process and the note of its pid: of a new sandbox, and of one that wakes."""
+    begun, waking = await create(), await create()
+    pids = [(await sandbox.stats())["host"]["pid"] for sandbox in (begun, waking)]
+    for sandbox in (begun, waking):
+        await sandbox.detach()
+        (folder_of(settings, sandbox.id) / "machine.json").unlink()
+    records = fleet._context.records
+    records.update_sandbox(begun.id, state="creating", created_at=time.time() - 60)
+    records.update_sandbox(waking.id, state="hibernated")
+    async with asyncio.timeout(60):
+        # The fleet's own rounds may be at it at the same moment.
+        while any(start_time(pid) for pid in pids) or records.find_sandbox(begun.id):
+            await fleet.sweep()
+            await asyncio.sleep(0.1)
+    assert not folder_of(settings, begun.id).exists()
+    assert records.get_sandbox(waking.id).state == "hibernated" and folder_of(settings, waking.id).exists()
+
+
+async def test_a_start_that_is_called_off_leaves_no_process(fleet: Fleet, settings: Settings) -> None:
+    sandboxes = settings.home / "sandboxes"
+    before = find_vmms("qemu.log", sandboxes)
+    for pause_s in (0.005, 0.02, 0.05, 0.2):
+        start = asyncio.create_task(fleet.create())
+        await asyncio.sleep(pause_s)
+        start.cancel()
+        outcome = await asyncio.gather(start, return_exceptions=True)
+        if isinstance(outcome[0], Sandbox):
+            await outcome[0].kill()
+    assert find_vmms("qemu.log", sandboxes).keys() == before.keys()
+
+
+async def test_a_start_whose_machine_dies_or_is_slow_is_the_starts_failure(
+    create: CreateSandbox, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = await create()
+
+    async def die(machine: Any, *_: Any) -> Any:
+        os.kill(machine.pid, signal.SIGKILL)
+        return await enliven(machine, *_)
+
+    before = {record.id for record in await fleet.list()}
+    with monkeypatch.context() as patch:
+        patch.setattr(sandboxes, "enliven", die)
+        with pytest.raises(StartFailed):
+            await create()
+        with pytest.raises(StartFailed):
+            await parent.fork()
+    with monkeypatch.context() as patch:
+        patch.setattr("belljar.vm.machine.MONITOR_DEADLINE_S", 0.0)
+        with pytest.raises(HostBusy) as slow:
+            await create()
+        assert slow.value.retry == "yes"
+    assert {record.id for record in await fleet.list()} == before
+    assert await said(parent, "echo well") == "well"
+
+
+async def test_a_capture_whose_machine_dies_says_so(create: CreateSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def die(machine: Any, *given: Any, **named: Any) -> Any:
+        os.kill(machine.pid, signal.SIGKILL)
+        return await capture(machine, *given, **named)
+
+    monkeypatch.setattr(capturing, "capture", die)
+    for move in ("fork", "snapshot", "hibernate"):
+        sandbox = await create()
+        with pytest.raises(SandboxGone) as gone:
+            await getattr(sandbox, move)()
+        assert "Errno" not in gone.value.message
+
+
 async def test_a_frozen_vmm_meets_a_deadline_and_can_be_killed(create: CreateSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     from belljar.errors import DeadlineExceeded
 
@@ -225,15 +297,17 @@ async def test_a_frozen_vmm_meets_a_deadline_and_can_be_killed(create: CreateSan
     assert start_time(pid) is None
 
 
-async def test_an_expired_sandbox_ends_even_if_nobody_was_there_when_its_time_ran_out(settings: Settings) -> None:
-    async with await Fleet.open(settings, maintain=False) as first:
-        sandbox = await first.create(ttl_s=1)
-        pid = (await sandbox.stats())["host"]["pid"]
-    await asyncio.sleep(1.1)
-    assert start_time(pid) is not None
-    async with await Fleet.open(settings, maintain=False) as later:
-        assert sandbox.id not in {record.id for record in await later.list()}
-    assert start_time(pid) is None
+async def test_an_expired_sandbox_ends_even_if_nobody_was_there_when_its_time_ran_out(own_settings: Settings) -> None:
+    with borrowed_home(own_settings) as home:  # where no other fleet looks after it
+        settings = replace(own_settings, home=home)
+        async with await Fleet.open(settings, maintain=False) as first:
+            sandbox = await first.create(ttl_s=1)
+            pid = (await sandbox.stats())["host"]["pid"]
+        await asyncio.sleep(1.1)
+        assert start_time(pid) is not None
+        async with await Fleet.open(settings, maintain=False) as later:
+            assert sandbox.id not in {record.id for record in await later.list()}
+        assert start_time(pid) is None
 
 
 async def test_a_damaged_database_says_what_to_do(tmp_path: Path) -> None:
@@ -309,6 +383,6 @@ async def test_a_sweep_that_looked_too_early_ends_nothing(tmp_path: Path, listed
 
     context: Any = SimpleNamespace(records=records, layout=layout)
     undertaker = SimpleNamespace(kill=end, erase=end, bury=end)
-    await recovery._sweep_record(context, undertaker, replace(current, **listed), recovery.SweepReport())
+    await recovery._sweep_record(context, undertaker, replace(current, **listed), recovery.SweepReport(), True)
     records.close()
     assert ended == []

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
+import json
 import os
 import re
 import signal
@@ -9,16 +12,38 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pandastack
 import pytest
 import requests
 
+from belljar.fleet.sandboxes import Fleet
 from belljar.settings import Settings
+from tests.clients.book import BOOK
+from tests.clients.nodejs import NodeClient
+from tests.clients.observing import observe
+from tests.conftest import borrowed_home
 
 ROOT = Path(__file__).parent.parent.parent
 START_DEADLINE_S = 120
+# What tests do not ask for only costs them time: machines started ahead, and limits on how fast they may call.
+QUIET = {"BELLJAR_POOL_SIZE": "0", "BELLJAR_QUOTA_RATE_PER_S": "0", "BELLJAR_LOG_FORMAT": "json"}
+LAST = "test_compatibility.py"
+
+observe()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The page about all calls is compared when all have been made."""
+    items.sort(key=lambda item: item.path.name == LAST)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call":
+        BOOK.settle(report.passed)
 
 
 def eventually(done: Callable[[], bool], what: str) -> None:
@@ -34,12 +59,16 @@ class Server:
 
     def __init__(self, home: Path, *options: str, **environ: str) -> None:
         self._command = [sys.executable, "-m", "belljar.cli.main", "serve", "--port", "0", *options]
-        self._environ = {**os.environ, "BELLJAR_HOME": str(home), "PYTHONPATH": str(ROOT), **environ}
+        self._environ = {**os.environ, **QUIET, "BELLJAR_HOME": str(home), "PYTHONPATH": str(ROOT), **environ}
         self.lines: list[str] = []
+        self._log_file = home / "server.log"
         self.start()
 
     def start(self) -> None:
-        self.process = subprocess.Popen(self._command, env=self._environ, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        with self._log_file.open("ab") as log:
+            self.process = subprocess.Popen(
+                self._command, env=self._environ, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True
+            )
         assert self.process.stdout is not None
         self.lines = []
         for line in self.process.stdout:
@@ -47,7 +76,14 @@ class Server:
             if found := re.search(r"listening on (http://\S+)", line):
                 self.url = found.group(1)
                 return
-        pytest.fail(f"the server ended with {self.process.wait(START_DEADLINE_S)}")
+        pytest.fail(f"the server ended with {self.process.wait(START_DEADLINE_S)}: {self._log_file.read_text()[-2000:]}")
+
+    def log(self) -> list[dict[str, Any]]:
+        """What all servers on this home have logged so far."""
+        return [json.loads(line) for line in self.log_text().splitlines() if line.startswith("{")]
+
+    def log_text(self) -> str:
+        return self._log_file.read_text()
 
     @property
     def token(self) -> str | None:
@@ -92,6 +128,21 @@ def server(settings: Settings, admin_token: str) -> Iterator[Server]:
         running.stop()
 
 
+@pytest.fixture
+def own_home(own_settings: Settings) -> Iterator[Path]:
+    """A home for a server of one test. What runs in it at the end is ended."""
+    with borrowed_home(own_settings) as home:
+        yield home
+        with ThreadPoolExecutor(1) as elsewhere:  # the tests' own event loop is not to be touched
+            elsewhere.submit(asyncio.run, _end_all(dataclasses.replace(own_settings, home=home))).result()
+
+
+async def _end_all(settings: Settings) -> None:
+    async with await Fleet.open(settings, maintain=False) as fleet:
+        for record in await fleet.list():
+            await fleet.kill(record.id)
+
+
 @pytest.fixture(scope="session")
 def api(server: Server, admin_token: str) -> Iterator[Api]:
     """The admin's. What tests forgot to end is ended here."""
@@ -104,6 +155,12 @@ def api(server: Server, admin_token: str) -> Iterator[Api]:
 @pytest.fixture(scope="session")
 def client(server: Server, admin_token: str, api: Api) -> pandastack.Client:
     return pandastack.Client(api_key=admin_token, api_url=server.url)
+
+
+@pytest.fixture(scope="session")
+def node(own_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> NodeClient:
+    """The published TypeScript client; its modules stay in the store's cache."""
+    return NodeClient(own_settings.home / "cache" / "clients", tmp_path_factory.mktemp("node"))
 
 
 @pytest.fixture(scope="session")

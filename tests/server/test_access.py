@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pandastack
 import pytest
 import requests
 from pandastack.exceptions import AuthError, NotFoundError
 
-from belljar.settings import Settings
 from tests.server.conftest import Api, Server
 
 
@@ -77,7 +78,8 @@ def test_another_workspaces_sandbox_answers_as_one_that_does_not_exist(api: Api,
         assert theirs.status_code == nobodys.status_code == 404, path
         assert theirs.text == nobodys.text.replace(unknown, box.id), path
     for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/processes"), ("POST", "/pause"), ("POST", "/connect")):
-        assert other(method, f"/sandboxes/{box.id}{path}", json={"cmd": "true"}).status_code == 404
+        body = {"cmd": "true"} if path == "/processes" else None
+        assert other(method, f"/sandboxes/{box.id}{path}", json=body).status_code == 404
     assert other("GET", "/v1/sandboxes").json() == [] == other("GET", "/sandboxes").json()
     assert box.id not in other("GET", "/v1/events").text
     assert box.refresh().status == "running" and box.lifecycle()["ttl_seconds"] == 0
@@ -96,8 +98,8 @@ def test_another_workspaces_snapshot_and_tokens_are_not_there(api: Api, other: A
     assert api("DELETE", f"/v1/snapshots/{taken}").status_code == 204
 
 
-def test_dev_lets_this_machine_in_and_nobody_else(settings: Settings) -> None:
-    server = Server(settings.home, "--dev")
+def test_dev_lets_this_machine_in_and_nobody_else(own_home: Path) -> None:
+    server = Server(own_home, "--dev")
     try:
         assert server.token is None
         assert pandastack.Client(api_key="anything", api_url=server.url).me()["auth_method"] == "local"
@@ -106,6 +108,9 @@ def test_dev_lets_this_machine_in_and_nobody_else(settings: Settings) -> None:
         # A page of somewhere else, and a name of somewhere else that leads here.
         assert requests.get(me, headers={"Origin": "https://evil.example"}, timeout=30).status_code == 403
         assert requests.get(me, headers={"Host": "evil.example"}, timeout=30).status_code == 403
+        assert requests.get(me, headers={"Host": "[::1"}, timeout=30).status_code == 403
+        assert requests.get(me, headers={"Sec-Fetch-Site": "cross-site"}, timeout=30).status_code == 403
+        assert requests.get(me, headers={"Sec-Fetch-Site": "same-origin"}, timeout=30).status_code == 200
         assert requests.get(me, headers={"X-API-Key": "pds_" + "0" * 32}, timeout=30).status_code == 401
     finally:
         server.stop()

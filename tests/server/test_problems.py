@@ -46,7 +46,7 @@ async def test_pauses_are_told_and_the_source_is_closed() -> None:
         finally:
             closed.set()
 
-    items = with_pauses(source(), 60, 0.01)
+    items = with_pauses(source(), 60, 0.01, asyncio.Event())
     assert await anext(items) == 1
     assert await anext(items) is None
     go.set()

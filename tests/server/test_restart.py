@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 
 import pandastack
 import pytest
@@ -14,10 +15,10 @@ from belljar.settings import Settings
 from tests.server.conftest import Api, MakeBox, Server, eventually
 
 
-def test_after_kill_9_everything_is_found_again(settings: Settings, admin_token: str) -> None:
-    server = Server(settings.home)
+def test_after_kill_9_everything_is_found_again(own_home: Path) -> None:
+    server = Server(own_home)
     try:
-        client = pandastack.Client(api_key=admin_token, api_url=server.url)
+        client = pandastack.Client(api_key=server.token, api_url=server.url)
         token = client.tokens.create("second").token
         box = client.sandboxes.create("base", metadata={"k": "v"}, ttl_seconds=3000, persistent=True)
         asleep = client.sandboxes.create("base")

@@ -17,7 +17,7 @@ def test_health_version_and_metrics_need_no_token(server: Server, box: pandastac
     box.exec("true")
     text = requests.get(f"{server.url}/metrics", timeout=30).text
     assert re.search(r'^belljar_sandboxes\{state="running"\} [1-9]', text, re.M)
-    assert re.search(r'^belljar_requests_total\{route="pandastack\.exec\.run",method="POST",status="200"\} [1-9]', text, re.M)
+    assert re.search(r'^belljar_requests_total\{route="/v1/sandboxes/\{id\}/exec",method="POST",status="200"\} [1-9]', text, re.M)
     assert re.search(r"^belljar_create_duration_seconds_count [1-9]", text, re.M)
     assert box.id not in text
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 
 from starlette.applications import Starlette
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute
 
 from belljar.server.answers import answer
+from belljar.server.declaring import Call
 from belljar.server.dialect import make_dialect
 from belljar.server.pandastack import (
     events,
@@ -27,13 +27,21 @@ from belljar.server.pandastack import (
     tokens,
 )
 from belljar.server.problems import Problem
+from belljar.server.shapes import Shape, text
 
 NOUNS = (sandboxes, exec, repl, fs, logs, lifecycle, snapshots, fork, ports, events, templates, tokens, me)
 
+ERROR: Shape = {
+    "type": "object",
+    "properties": {"error": text("What went wrong, in words."), "code": {"type": "string"}},
+    "required": ["error", "code"],
+    "x-name": "Error",
+}
 
-def pandastack(version: Callable[[Request], Awaitable[Response]]) -> Starlette:
-    routes = [route for noun in NOUNS for route in noun.ROUTES]
-    return make_dialect([*routes, Route("/version", version)], render)
+
+def pandastack(version: Call, others: Sequence[BaseRoute]) -> Starlette:
+    """`others` are routes beside this dialect's own, with the same errors."""
+    return make_dialect([*(route for noun in NOUNS for route in noun.ROUTES), version, *others], render, ERROR)
 
 
 def render(problem: Problem) -> Response:

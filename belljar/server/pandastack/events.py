@@ -7,15 +7,30 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
+from belljar.errors import BelljarError
 from belljar.server.answers import PING, answer, event_stream, sse, timestamp
 from belljar.server.asking import query_flag, query_whole
 from belljar.server.auth import workspace_of
+from belljar.server.declaring import call
+from belljar.server.operation import OF_A_SANDBOX, events
+from belljar.server.shapes import TIME, answered, listing, record, switch, text, whole
 from belljar.service.values import EventRecord
 from belljar.service.workspace import Workspace
 
 DEFAULT_TAIL, MAX_TAIL = 100, 1000
+GONE = "Also of one that is gone."
+
+ASKED = record(
+    {},
+    {
+        "tail": whole("So many of the last ones.", high=MAX_TAIL, default=DEFAULT_TAIL),
+        "after": whole("Only those after this `seq`.", default=0),
+        "follow": switch("Server-sent events, and every new one as it happens."),
+    },
+)
+EVENT = answered({"seq": whole(), "time": TIME, "sandbox_id": text(), "type": text(), "payload": {"type": "object"}}, name="Event")
+TOLD = (answered({"events": listing(EVENT, "Oldest first.")}), events(event=EVENT))
 
 
 def render_event(event: EventRecord) -> dict[str, Any]:
@@ -33,7 +48,7 @@ async def read(request: Request) -> Response:
     tail, after = query_whole(request, "tail", DEFAULT_TAIL, MAX_TAIL), query_whole(request, "after", 0, 2**53)
     if query_flag(request, "follow"):
         await workspace.check_known(sandbox_id)
-        return await event_stream(_follow(workspace, sandbox_id, after, tail))
+        return await event_stream(_follow(workspace, sandbox_id, after, tail), _end, endless=True)
     found = await workspace.events(sandbox_id, after=after, last=tail)
     return answer({"events": [render_event(event) for event in found]})
 
@@ -43,4 +58,20 @@ async def _follow(workspace: Workspace, sandbox_id: str | None, after: int, tail
         yield sse("event", render_event(event)) if event is not None else PING
 
 
-ROUTES = [Route("/sandboxes/{id}/events", read), Route("/events", read)]
+def _end(problem: BelljarError) -> bytes:
+    return sse("end", {"error": problem.message, "code": problem.code})
+
+
+ROUTES = [
+    call(
+        "GET",
+        "/sandboxes/{id}/events",
+        read,
+        "What happened to a sandbox",
+        about=GONE,
+        query=ASKED,
+        gives=TOLD,
+        errors=OF_A_SANDBOX,
+    ),
+    call("GET", "/events", read, "What happened in the workspace", query=ASKED, gives=TOLD),
+]

@@ -6,14 +6,35 @@ import time
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from belljar.server.answers import answer, timestamp
 from belljar.server.asking import read_fields
 from belljar.server.auth import workspace_of
-from belljar.server.pandastack.sandboxes import render_sandbox
+from belljar.server.declaring import call
+from belljar.server.operation import OF_A_MACHINE, OF_A_SANDBOX
+from belljar.server.pandastack.sandboxes import SANDBOX, render_sandbox
 from belljar.server.patience import patiently
+from belljar.server.shapes import TIME, answered, flag, labels, listing, record, text, whole
 from belljar.service import forking
+
+CHILD_LABELS = labels("Labels of the child, besides those that it inherits.")
+FORK = record({}, {"metadata": CHILD_LABELS})
+TREE = record(
+    {"count": whole("How many children, all of one instant.", low=1, high=forking.MAX_CHILDREN)}, {"metadata": CHILD_LABELS}
+)
+PROMOTE = record(
+    {}, {"tree_id": text("Known from the child when it is left out."), "cleanup_siblings": flag("End the others.", default=False)}
+)
+FORKED = answered({"sandbox": SANDBOX, "children": listing(text("Its id.")), "parent_id": text(), "at": TIME})
+FORKS = answered({"tree_id": text(), "parent_id": text(), "children": listing(SANDBOX), "at": TIME})
+PROMOTED = answered(
+    {
+        "winner": text(),
+        "tree_id": text(),
+        "deleted": listing(text("Ids of siblings that were ended.")),
+        "failures": labels("Siblings that could not be ended, and why."),
+    }
+)
 
 
 async def fork(request: Request) -> Response:
@@ -46,7 +67,16 @@ async def promote(request: Request) -> Response:
 
 
 ROUTES = [
-    Route("/sandboxes/{id}/fork", fork, methods=["POST"]),
-    Route("/sandboxes/{id}/fork-tree", fork_tree, methods=["POST"]),
-    Route("/sandboxes/{id}/promote", promote, methods=["POST"]),
+    call("POST", "/sandboxes/{id}/fork", fork, "Fork a sandbox", body=FORK, gives=FORKED, status=201, errors=OF_A_MACHINE),
+    call(
+        "POST",
+        "/sandboxes/{id}/fork-tree",
+        fork_tree,
+        "Fork it several times",
+        body=TREE,
+        gives=FORKS,
+        status=201,
+        errors=OF_A_MACHINE,
+    ),
+    call("POST", "/sandboxes/{id}/promote", promote, "Keep one child of a tree", body=PROMOTE, gives=PROMOTED, errors=OF_A_SANDBOX),
 ]

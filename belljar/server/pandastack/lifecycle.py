@@ -4,16 +4,39 @@ from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from belljar.errors import InvalidInput
 from belljar.server.answers import answer, timestamp
 from belljar.server.asking import read_fields
 from belljar.server.auth import workspace_of
+from belljar.server.declaring import call
+from belljar.server.operation import OF_A_SANDBOX
+from belljar.server.pandastack.sandboxes import STATUS
+from belljar.server.shapes import TIME, answered, flag, maybe, number, record, text, whole
+from belljar.service import lifecycle
+
+CHANGING = "One field or both must be given."
+CHANGE = record({}, {"ttl_seconds": number("From now on; 0 is without end.", examples=[3600]), "persistent": flag()})
+LIFE = answered(
+    {
+        "ttl_seconds": whole("0 is without end."),
+        "persistent": flag(),
+        "idle_seconds": whole("Since the last call that used it."),
+        "expires_at": maybe(TIME),
+        "idle_timeout_seconds": number("A persistent sandbox sleeps after so long without use."),
+        "hibernates_in_seconds": maybe(number("Null while something keeps it awake, and if it never sleeps by itself.")),
+        "hibernates_at": maybe(TIME),
+        "calls_in_flight": whole(),
+        "open_streams": whole(),
+        "status": text(),
+        "reason": text("What keeps it awake, why it sleeps, or what it died of."),
+    },
+    name="Lifecycle",
+)
 
 
 async def show(request: Request) -> Response:
-    life = await workspace_of(request).lifecycle(request.path_params["id"])
+    life = await lifecycle.show(workspace_of(request), request.path_params["id"])
     return answer(
         {
             "ttl_seconds": int(life.ttl_s or 0),
@@ -22,8 +45,10 @@ async def show(request: Request) -> Response:
             "expires_at": timestamp(life.expires_at),
             "idle_timeout_seconds": life.idle_timeout_s,
             "hibernates_in_seconds": life.hibernates_in_s,
-            "calls_in_flight": life.in_flight,
-            "status": life.state,
+            "hibernates_at": timestamp(life.hibernates_at),
+            "calls_in_flight": life.calls,
+            "open_streams": life.streams,
+            "status": STATUS.get(life.state, life.state),
             "reason": life.reason,
         }
     )
@@ -44,6 +69,6 @@ async def change(request: Request) -> Response:
 
 
 ROUTES = [
-    Route("/sandboxes/{id}/lifecycle", show),
-    Route("/sandboxes/{id}/lifecycle", change, methods=["PATCH"]),
+    call("GET", "/sandboxes/{id}/lifecycle", show, "When it ends or sleeps by itself", gives=LIFE, errors=OF_A_SANDBOX),
+    call("PATCH", "/sandboxes/{id}/lifecycle", change, "Change that", about=CHANGING, body=CHANGE, gives=LIFE, errors=OF_A_SANDBOX),
 ]

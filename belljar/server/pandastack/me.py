@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from belljar.server.answers import answer
 from belljar.server.auth import caller_of
+from belljar.server.declaring import call
+from belljar.server.shapes import answered, choice, flag, listing, text
+
+ME = answered(
+    {
+        "user_id": text(),
+        "email": {"type": "null"},
+        "current_org": text(),
+        "orgs": listing(text()),
+        "auth_method": choice(["token", "local"]),
+        "workspace": text(),
+        "admin": flag(),
+        "label": text(empty=True),
+    }
+)
 
 
 async def show(request: Request) -> Response:
@@ -26,4 +40,4 @@ async def show(request: Request) -> Response:
     )
 
 
-ROUTES = [Route("/me", show)]
+ROUTES = [call("GET", "/me", show, "Who the caller is", gives=ME)]

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from belljar.server.answers import answer
 from belljar.server.auth import workspace_of
+from belljar.server.declaring import call
+from belljar.server.operation import OF_A_SANDBOX
+from belljar.server.shapes import listing, whole
+
+PORTS = listing(whole(low=1, high=65535))
 
 
 async def list_all(request: Request) -> Response:
@@ -15,4 +19,4 @@ async def list_all(request: Request) -> Response:
     return answer([])
 
 
-ROUTES = [Route("/sandboxes/{id}/ports", list_all)]
+ROUTES = [call("GET", "/sandboxes/{id}/ports", list_all, "Ports that the outside can reach", gives=PORTS, errors=OF_A_SANDBOX)]

@@ -6,12 +6,36 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
-from belljar.errors import Forbidden
+from belljar.errors import Forbidden, TemplateNotFound
 from belljar.server.answers import answer
 from belljar.server.auth import service_of
+from belljar.server.declaring import call
+from belljar.server.shapes import answered, choice, flag, listing, text, whole
 from belljar.service.values import TemplateInfo
+
+# What a template's sandboxes are for, as far as `Sandbox.run(x)` of the SDK is concerned: `x` is a cell for the first context of
+# these, and a command for all others. By name, because `code-interpreter` has the same context and is driven by commands.
+RUN_CODE = ("python-data",)
+RUN = choice(("code", "shell"), "What `Sandbox.run` of the SDK takes its text for.")
+
+TEMPLATE = answered(
+    {
+        "name": text(),
+        "aliases": listing(text()),
+        "description": text(empty=True),
+        "size_bytes": whole(),
+        "cpu": whole(),
+        "memory_mb": whole(),
+        "is_global": flag(),
+        "run": RUN,
+    },
+    name="Template",
+)
+
+
+def run_kind(template: str) -> str:
+    return "code" if template in RUN_CODE else "shell"
 
 
 def render_template(info: TemplateInfo) -> dict[str, Any]:
@@ -24,6 +48,7 @@ def render_template(info: TemplateInfo) -> dict[str, Any]:
         "cpu": manifest.vcpus if manifest else 0,
         "memory_mb": manifest.memory_mib if manifest else 0,
         "is_global": True,
+        "run": run_kind(info.name),
     }
 
 
@@ -41,7 +66,7 @@ async def delete(request: Request) -> Response:
 
 
 ROUTES = [
-    Route("/templates", list_all),
-    Route("/templates/{name}", get),
-    Route("/templates/{name}", delete, methods=["DELETE"]),
+    call("GET", "/templates", list_all, "List the templates", gives=listing(TEMPLATE)),
+    call("GET", "/templates/{name}", get, "Look at a template", gives=TEMPLATE, errors=(TemplateNotFound,)),
+    call("DELETE", "/templates/{name}", delete, "Refused: templates belong to the host", errors=(TemplateNotFound,)),
 ]

@@ -6,14 +6,39 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
-from belljar.errors import Forbidden
+from belljar.errors import Forbidden, NotFound
 from belljar.server.answers import answer, nothing, timestamp
 from belljar.server.asking import read_fields
 from belljar.server.auth import caller_of, service_of
-from belljar.service.access import MAX_DAYS
+from belljar.server.declaring import call
+from belljar.server.shapes import TIME, answered, flag, listing, maybe, record, text, whole
+from belljar.service.access import MAX_DAYS, MAX_LABEL_CHARS, WORKSPACE
 from belljar.service.values import TokenRecord
+
+ADMINS = "An admin's token also makes admins and tokens of other workspaces, and revokes them."
+LABEL = text("What the token is for.", most=MAX_LABEL_CHARS, examples=["ci"])
+CREATE = record(
+    {},
+    {
+        "label": LABEL,
+        "name": text("The same as `label`.", most=MAX_LABEL_CHARS),
+        "expires_in_days": whole("Valid for ever when it is left out.", low=1, high=MAX_DAYS),
+        "workspace": text("The caller's own when it is left out.", pattern=f"^{WORKSPACE.pattern}$"),
+        "admin": flag(default=False),
+    },
+)
+FIELDS = {
+    "prefix": text("Its public beginning."),
+    "label": text(),
+    "name": text(),
+    "workspace": text(),
+    "admin": flag(),
+    "created_at": TIME,
+    "expires_at": maybe(TIME),
+}
+TOKEN = answered(FIELDS, name="Token")
+MADE = answered({"token": text("Shown only this once."), **FIELDS})
 
 
 def render_token(record: TokenRecord) -> dict[str, Any]:
@@ -36,7 +61,7 @@ async def create(request: Request) -> Response:
         raise Forbidden("only an admin's token makes admins, or tokens for other workspaces")
     days = fields.whole("expires_in_days", 1, MAX_DAYS) if "expires_in_days" in fields else None
     token, record = await service_of(request).access.mint(label, workspace=workspace, admin=admin, days=days)
-    return answer({"token": token, **render_token(record)})
+    return answer({"token": token, **render_token(record)}, headers={"Cache-Control": "no-store"})
 
 
 async def list_all(request: Request) -> Response:
@@ -51,7 +76,7 @@ async def revoke(request: Request) -> Response:
 
 
 ROUTES = [
-    Route("/me/tokens", create, methods=["POST"]),
-    Route("/me/tokens", list_all),
-    Route("/me/tokens/{prefix}", revoke, methods=["DELETE"]),
+    call("POST", "/me/tokens", create, "Make a token", about=ADMINS, body=CREATE, gives=MADE),
+    call("GET", "/me/tokens", list_all, "List the workspace's tokens", gives=answered({"items": listing(TOKEN)})),
+    call("DELETE", "/me/tokens/{prefix}", revoke, "Revoke a token", about=ADMINS, errors=(NotFound,)),
 ]

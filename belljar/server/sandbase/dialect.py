@@ -8,13 +8,20 @@ from starlette.responses import Response
 from belljar.server.answers import answer
 from belljar.server.dialect import make_dialect
 from belljar.server.problems import Problem
-from belljar.server.sandbase import files, processes, sandboxes
+from belljar.server.sandbase import files, filesystem, processes, sandboxes
+from belljar.server.shapes import Shape, text, whole
 
-NOUNS = (sandboxes, processes, files)
+NOUNS = (sandboxes, processes, files, filesystem)
+ERROR: Shape = {
+    "type": "object",
+    "properties": {"code": whole("The status."), "message": text("What went wrong, in words."), "error": text("The same.")},
+    "required": ["code", "message", "error"],
+    "x-name": "SandBaseError",
+}
 
 
 def sandbase() -> Starlette:
-    return make_dialect([route for noun in NOUNS for route in noun.ROUTES], render)
+    return make_dialect([route for noun in NOUNS for route in noun.ROUTES], render, ERROR)
 
 
 def render(problem: Problem) -> Response:

@@ -6,18 +6,34 @@ import secrets
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from belljar.errors import CommandNotFound, DeadlineExceeded
 from belljar.server.answers import answer
 from belljar.server.asking import read_fields
 from belljar.server.auth import workspace_of
+from belljar.server.declaring import call
+from belljar.server.operation import OF_A_COMMAND
 from belljar.server.patience import patiently
 from belljar.server.problems import RunFailed
+from belljar.server.shapes import answered, environment, guest_text, listing, number, record, text, whole
 from belljar.service.running import run_command
 
 DEFAULT_TIMEOUT_S = 60.0
 WORKDIR = "/home/user"
+FAILING = "A program that cannot be started, or that takes too long, is a 502."
+
+RUN = record(
+    {"cmd": guest_text("The program.", examples=["python3"])},
+    {
+        "args": listing(guest_text(empty=True), "Its arguments."),
+        "envVars": environment(),
+        "cwd": guest_text("The folder that it runs in.", default=WORKDIR),
+        "timeout": number("Seconds; more than 0.", default=DEFAULT_TIMEOUT_S),
+    },
+)
+RESULT = answered(
+    {"processID": text(), "stdout": text(empty=True, nul=True), "stderr": text(empty=True, nul=True), "exitCode": whole(high=255)}
+)
 
 
 async def run(request: Request) -> Response:
@@ -44,4 +60,6 @@ async def run(request: Request) -> Response:
     )
 
 
-ROUTES = [Route("/sandboxes/{id}/processes", run, methods=["POST"])]
+ROUTES = [
+    call("POST", "/sandboxes/{id}/processes", run, "Run a program", about=FAILING, body=RUN, gives=RESULT, errors=OF_A_COMMAND)
+]

@@ -1,0 +1,44 @@
+"""The log of a sandbox on disk: bounded, and readable whatever happened to its writer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from belljar.store.outputs import FILE_BYTES, OutputLog
+
+
+def test_lines_come_back_in_order(tmp_path: Path) -> None:
+    log = OutputLog(tmp_path)
+    assert log.read() == []
+    log.append(b"oone\netwo\n")
+    log.append(b"othree\n")
+    assert log.read() == [b"oone", b"etwo", b"othree"]
+
+
+def test_only_the_newest_are_kept(tmp_path: Path) -> None:
+    log = OutputLog(tmp_path)
+    for number in range(0, 30_000, 100):
+        log.append(b"".join(b"o%0100d\n" % each for each in range(number, number + 100)), b"phead 1 2\n")
+    kept = log.read()
+    assert sum(len(line) + 1 for line in kept) <= FILE_BYTES
+    assert kept[-1] == b"o%0100d" % 29_999
+    numbers = [int(line[1:]) for line in kept if line[:1] == b"o"]
+    assert numbers == list(range(numbers[0], 30_000)) and len(numbers) > 9000
+    assert b"phead 1 2" in kept, "what a new file must begin with was lost with the old one"
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 2 * FILE_BYTES
+
+
+def test_a_line_that_a_crash_cut_short_costs_that_line_alone(tmp_path: Path) -> None:
+    log = OutputLog(tmp_path)
+    log.append(b"owhole\n")
+    with (tmp_path / "output.log").open("ab") as file:
+        file.write(b"ocut sho")
+    assert log.read() == [b"owhole", b"ocut sho"]
+    log.append(b"onext\n")
+    assert log.read() == [b"owhole", b"ocut sho", b"onext"]
+
+
+def test_a_folder_that_is_gone_takes_nothing(tmp_path: Path) -> None:
+    log = OutputLog(tmp_path / "gone")
+    log.append(b"oone\n")
+    assert log.read() == [] and not (tmp_path / "gone").exists()
