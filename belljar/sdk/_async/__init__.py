@@ -1,0 +1,1 @@
+"""The SDK as it is written: asynchronous."""

@@ -1,0 +1,146 @@
+"""Requests and answers, as far as they need no connection: addresses, time limits, what went wrong. Pure."""
+
+from __future__ import annotations
+
+import json
+import socket
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
+from urllib.request import getproxies
+
+import httpx
+
+from belljar.sdk.environment import Place
+from belljar.sdk.errors import InvalidArgument, Lost, PandastackError, Unreached, error_of
+from belljar.sdk.retrying import parse_retry_after
+
+DEFAULT_TIMEOUT_S = 30.0
+# Servers send a sign of life on streams at least every 10 s.
+STREAM_SILENCE_S = 60.0
+# Beyond a command's own limit: time for its answer to travel, on a busy server.
+ANSWER_GRACE_S = 60.0
+# What the server stops at when no limit was asked for.
+UNLIMITED_EXEC_S = 900.0
+# Making, copying and saving machines takes its time where there is no KVM.
+MACHINE_S = 180.0
+# The transport notices a host that vanished during a long silence.
+KEEPALIVE = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+        if hasattr(socket, name)
+    ),
+]
+
+
+class Call(NamedTuple):
+    """Which request: what errors tell about it."""
+
+    method: str
+    path: str
+
+
+def route(*parts: str) -> str:
+    """A path; what a part contains never becomes a part of its own."""
+    if not all(isinstance(part, str) and part.strip(".") for part in parts):
+        hint = "was the sandbox created, with `await` or `async with`?"
+        raise InvalidArgument(f"an id or name is empty or no text: {parts!r}; {hint}")
+    return "".join(f"/{quote(part, safe='')}" for part in parts)
+
+
+def http_options(place: Place, timeout: float) -> dict[str, Any]:
+    headers = {"Accept": "application/json", "User-Agent": f"belljar-py/{own_version()}"}
+    if place.key:
+        headers["Authorization"] = f"Bearer {place.key}"
+    limits = httpx.Limits(max_connections=128, max_keepalive_connections=20, keepalive_expiry=30.0)
+    # Without TLS there is no need to read every certificate authority of this machine, which takes longer than most calls.
+    verify = place.url.startswith("https:")
+    client = {"headers": headers, "timeout": time_limits(timeout), "limits": limits, "trust_env": not place.local, "verify": verify}
+    # httpx heeds the environment's proxies only where it makes the transport itself.
+    proxied = not place.local and bool(getproxies())
+    return {"client": client, "transport": None if proxied else {"limits": limits, "verify": verify, "socket_options": KEEPALIVE}}
+
+
+def time_limits(seconds: float) -> httpx.Timeout:
+    """`seconds` without a byte is too long; a connection is there sooner, or not at all."""
+    return httpx.Timeout(seconds, connect=min(seconds, 10.0), pool=min(seconds, 60.0))
+
+
+def exec_limits(timeout_s: float | None) -> float:
+    return (timeout_s if timeout_s is not None else UNLIMITED_EXEC_S) + ANSWER_GRACE_S
+
+
+def translate(problem: Exception, call: Call, place: Place) -> PandastackError:
+    """httpx's errors as ours, by table: was it sent or not?"""
+    error: PandastackError
+    if isinstance(problem, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.ProxyError):
+        hint = "start one with `belljar serve --dev`, or set BELLJAR_API_URL" if place.local else "check BELLJAR_API_URL"
+        error = Unreached(f"no Belljar server can be reached at {place.url} ({_reason(problem)}); {hint}")
+    elif isinstance(problem, httpx.InvalidURL | httpx.UnsupportedProtocol | httpx.LocalProtocolError):
+        error = InvalidArgument(f"the request cannot be sent: {_reason(problem)}")
+    elif isinstance(problem, httpx.TimeoutException):
+        error = Lost(f"{place.url} has not answered {call.method} {call.path} in time; whether it was done is not known")
+    else:
+        error = Lost(f"the connection to {place.url} broke during {call.method} {call.path}: {_reason(problem)}")
+    error.details = {"method": call.method, "path": call.path, "url": place.url}
+    return error
+
+
+def _reason(problem: Exception) -> str:
+    return str(problem) or type(problem).__name__
+
+
+def decode(status: int, body: bytes, call: Call, place: Place) -> Any:
+    """The JSON of an answer that went well."""
+    if status == 204 or not body:
+        return None
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise Lost(f"the answer to {call.method} {call.path} is no JSON; is there a Belljar server at {place.url}?") from None
+
+
+def check_object(found: Any, call: Call, place: Place) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise Lost(f"the answer to {call.method} {call.path} is no object; is there a Belljar server at {place.url}?")
+    return found
+
+
+def refusal(status: int, headers: httpx.Headers, body: bytes, call: Call, place: Place) -> PandastackError:
+    """The error that an answer other than 2xx stands for."""
+    error = error_of(
+        status,
+        payload_of(body),
+        method=call.method,
+        path=call.path,
+        retry_after=parse_retry_after(headers.get("Retry-After")),
+    )
+    if request_id := headers.get("X-Request-Id"):
+        error.details["request_id"] = request_id
+    if status == 401 and place.key is None:
+        error.message += "; no API key was given: set BELLJAR_API_KEY, or pass api_key="
+        error.args = (error.message,)
+    if 300 <= status < 400:
+        error.details["location"] = headers.get("Location")
+    return error
+
+
+def payload_of(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return body[:4000].decode("utf-8", "replace")
+
+
+def websocket_url(place: Place, path: str, params: dict[str, Any]) -> str:
+    query = urlencode({name: value for name, value in params.items() if value is not None})
+    return place.api.replace("http", "ws", 1) + path + (f"?{query}" if query else "")
+
+
+def own_version() -> str:
+    try:
+        return version("belljar")
+    except PackageNotFoundError:
+        return "0"
