@@ -1,0 +1,1 @@
+"""Belljar's own routes under /v1, beside the PandaStack ones."""
