@@ -8,6 +8,7 @@ in the file is an error too, because a misspelt limit that is silently ignored i
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -36,6 +37,14 @@ class Settings:
     port: int
     idle_timeout_s: float
     max_exec_s: float
+    egress: str
+    egress_allow_private: str
+    egress_dns: str
+    egress_ca_file: str
+    egress_connections: int
+    egress_bytes_per_second: int
+    egress_bytes: int
+    preview_domain: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,12 @@ def _directory(value: object) -> Path:
     if not path.is_absolute():
         raise ValueError("expected an absolute path")
     return path
+
+
+def _domain(value: object) -> str:
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?", _text(value), re.ASCII):
+        raise ValueError("expected a domain in lower case, with or without a port, such as previews.example.com")
+    return str(value)
 
 
 def _one_of(*words: str) -> Callable[[object], str]:
@@ -117,6 +132,14 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("port", 8080, _whole(0, 65535), "the port that the server listens on; 0 picks a free one"),
     Setting("idle_timeout_s", 600.0, _real(1, 31_536_000), "seconds of inactivity after which a persistent sandbox hibernates"),
     Setting("max_exec_s", 86_400.0, _real(1, 31_536_000), "the longest that one command or cell may take through the server"),
+    Setting("egress", "open", _text, "what sandboxes may connect to by default: open, off, or a list of what is allowed"),
+    Setting("egress_allow_private", "none", _text, "private addresses and networks that sandboxes may reach: none, or a list"),
+    Setting("egress_dns", "host", _text, "name servers for sandboxes: host for those of this machine, or a list of addresses"),
+    Setting("egress_ca_file", "system", _text, "a file of further authorities that servers behind secrets are verified with"),
+    Setting("egress_connections", 256, _whole(1, 512), "connections that one sandbox may have open; a policy may ask for fewer"),
+    Setting("egress_bytes_per_second", 0, _whole(0, 2**60), "bytes a second that one sandbox may move each way; 0 for any"),
+    Setting("egress_bytes", 0, _whole(0, 2**60), "bytes that one sandbox may move in all, both ways; 0 for any"),
+    Setting("preview_domain", "auto", _domain, "the domain (and :port) of addresses of previews; auto takes the server's own name"),
 )
 
 CONFIG_FILE = "config.toml"

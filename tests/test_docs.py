@@ -116,7 +116,7 @@ def as_program(example: str) -> str:
     return f"{head}async def main():\n{textwrap.indent(body, '    ')}\n\nasyncio.run(main())\n"
 
 
-EXAMPLES = [(page, number) for page in ("README.md", "docs/library.md") for number in range(len(examples(page)))]
+EXAMPLES = [(page, number) for page in ("README.md", "docs/library.md", "docs/network.md") for number in range(len(examples(page)))]
 
 
 @pytest.mark.parametrize(("page", "number"), EXAMPLES)

@@ -12,11 +12,11 @@ import os
 import sys
 from collections.abc import Sequence
 
-from belljar.cli import contexts, copying, doctor, executing, running, sandboxes, serving, snapshots, templates
+from belljar.cli import contexts, copying, doctor, executing, forwarding, running, sandboxes, serving, snapshots, templates
 from belljar.cli.render import one_line
 from belljar.errors import BelljarError
 
-NOUNS = (running, sandboxes, executing, contexts, copying, snapshots, templates, serving, doctor)
+NOUNS = (running, sandboxes, executing, contexts, copying, forwarding, snapshots, templates, serving, doctor)
 
 
 def build_parser() -> argparse.ArgumentParser:

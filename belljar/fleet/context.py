@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from belljar.egress.log import Connection
+from belljar.egress.outlet import Ground
 from belljar.fleet.images import ImageCache
 from belljar.settings import Settings
 from belljar.store.db import Records
@@ -24,6 +27,8 @@ class Context:
     records: Records
     facts: HostFacts
     images: ImageCache = field(default_factory=ImageCache)
+    ground: Ground = field(default_factory=Ground)
+    on_denied: Callable[[str, Connection], None] | None = None  # told of each connection that was refused, with the sandbox's id
 
     @property
     def uids(self) -> range | None:
@@ -45,6 +50,8 @@ class Wish:
     ttl_s: float | None = None
     workspace: str = "default"
     persistent: bool = False
+    egress: Mapping[str, Any] = field(default_factory=dict)
+    egress_secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,9 @@ class Pool:
     async def _hand_out(self, ready: Ready, manifest: Manifest, wish: Wish) -> Sandbox:
         change = partial(self._context.records.update_sandbox, ready.record.id, state="running", created_at=time.time())
         owner = {"workspace": wish.workspace, "persistent": wish.persistent, "ttl_s": wish.ttl_s}
-        record = await asyncio.to_thread(change, env=wish.env, metadata=wish.metadata, expires_at=wish.expires_at, **owner)
+        network = {"egress": wish.egress, "egress_secrets": wish.egress_secrets}
+        own = {"env": wish.env, "metadata": wish.metadata, "expires_at": wish.expires_at}
+        record = await asyncio.to_thread(change, **own, **owner, **network)
         await ready.running.machine.resume()
         if ready.running.link is None:
             raise SandboxGone("it lost its session")

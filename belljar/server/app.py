@@ -17,6 +17,8 @@ from belljar.server.answers import answer
 from belljar.server.auth import service_of
 from belljar.server.metrics import CONTENT_TYPE, Counted, Metrics
 from belljar.server.pandastack.dialect import pandastack
+from belljar.server.previews.hosts import PreviewHosts
+from belljar.server.previews.paths import LINK_ROUTES
 from belljar.server.sandbase.dialect import sandbase
 from belljar.service.service import Service
 
@@ -33,10 +35,11 @@ def make_app(service: Service, *, dev: bool) -> Starlette:
         Route("/healthz", healthz),
         Route("/version", show_version),
         Route("/metrics", show_metrics),
+        *LINK_ROUTES,  # need no token: the link is one
         Mount("/v1", app=pandastack(show_version)),
         Mount("", app=sandbase()),
     ]
-    app = Starlette(routes=routes, lifespan=lifespan, middleware=[Middleware(Counted, metrics=metrics)])
+    app = Starlette(routes=routes, lifespan=lifespan, middleware=[Middleware(Counted, metrics=metrics), Middleware(PreviewHosts)])
     app.router.redirect_slashes = False
     return app
 

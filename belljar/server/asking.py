@@ -75,6 +75,16 @@ class Fields:
             self._wrong(name, "a list of texts", value)
         return value
 
+    def any(self, name: str) -> Any:
+        """As it came, for whoever judges it."""
+        return self._values.get(name)
+
+    def only(self, *names: str) -> dict[str, Any]:
+        """Those of the fields that are given, as they came; any other is a mistake."""
+        if unknown := sorted(self._values.keys() - set(names)):
+            raise InvalidInput(f"there is no field {unknown[0][:80]!r} here; there are {', '.join(names)}")
+        return {name: value for name, value in self._values.items() if value is not None}
+
     def labels(self, name: str) -> dict[str, str]:
         """Text to text; absent is empty."""
         value = self._values.get(name)

@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -29,17 +29,16 @@ class Authenticate:
         self._render = render
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            request = Request(scope)
+        if scope["type"] in ("http", "websocket"):
             try:
-                scope["caller"] = await find_caller(request)
+                scope["caller"] = await find_caller(HTTPConnection(scope))
             except BelljarError as problem:
-                await self._render(problem_of(problem, request.method, request.url.path))(scope, receive, send)
+                await self._render(problem_of(problem, scope.get("method", "GET"), scope["path"]))(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
 
-async def find_caller(request: Request) -> Caller:
+async def find_caller(request: HTTPConnection) -> Caller:
     token = _token(request)
     if request.state.dev and (token is None or not token.startswith("pds_")):
         check_local(request)
@@ -49,20 +48,24 @@ async def find_caller(request: Request) -> Caller:
     return await service_of(request).access.check(token)
 
 
-def _token(request: Request) -> str | None:
+def _token(request: HTTPConnection) -> str | None:
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and bearer.strip():
         return bearer.strip()
     return request.headers.get("x-api-key") or request.query_params.get("access_token") or None
 
 
-def check_local(request: Request) -> None:
-    """Without a token only programs of this machine may call: not another host, and not a page in this machine's browser."""
+def check_local(request: HTTPConnection) -> None:
+    """Without a token only programs of this machine may call: not another host, and not a page in this machine's browser.
+
+    A page's Origin is not sent with everything, so browsers also say whose page it was. That of a preview is another site's.
+    """
     origin = request.headers.get("origin")
     names = [request.client.host if request.client else "", request.url.hostname or ""]
     if origin is not None:
         names.append(_hostname(origin))
-    if not all(is_loopback(name) for name in names):
+    own_page = request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+    if not own_page or not all(is_loopback(name) for name in names):
         raise Forbidden("without a token only this machine itself may call; send a token")
 
 
@@ -80,15 +83,15 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def service_of(request: Request) -> Service:
+def service_of(request: HTTPConnection) -> Service:
     service: Service = request.state.service
     return service
 
 
-def caller_of(request: Request) -> Caller:
+def caller_of(request: HTTPConnection) -> Caller:
     caller: Caller = request.scope["caller"]
     return caller
 
 
-def workspace_of(request: Request) -> Workspace:
+def workspace_of(request: HTTPConnection) -> Workspace:
     return service_of(request).workspace(caller_of(request).workspace)

@@ -21,6 +21,10 @@ GRACE_S = 10
 BACKLOG = 2048
 # Longer than clients keep a connection they do not use, so that none of them writes into one that is just being closed.
 KEEP_ALIVE_S = 75
+# The largest WebSocket message. One is held in memory as a whole, so this times the connections is what they may cost.
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+# A client that went away without a word is noticed after some two minutes of silence, also by a request that only waits.
+PROBES = {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
 
 
 class _Server(uvicorn.Server):
@@ -53,7 +57,9 @@ async def _serve(service: Service, listener: socket.socket, dev: bool) -> None:
     config = uvicorn.Config(
         make_app(service, dev=dev),
         http=InterimProtocol,
-        ws="none",
+        ws="websockets-sansio",
+        ws_max_size=MAX_MESSAGE_BYTES,
+        ws_per_message_deflate=False,
         log_config=None,
         log_level="warning",
         access_log=False,
@@ -80,6 +86,9 @@ def _listen(settings: Settings) -> socket.socket:
         family, kind, protocol, _, address = found[0]
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # what it accepts inherits these
+        for option, value in PROBES.items():
+            listener.setsockopt(socket.IPPROTO_TCP, option, value)
         listener.bind(address)
         listener.listen(BACKLOG)
     except OSError as problem:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from belljar.fleet.contexts import ContextInfo
 from belljar.fleet.execution import Execution
 from belljar.fleet.files import FileEntry
+from belljar.fleet.ports import MAX_PORT, PortStream
 from belljar.fleet.process import Output
 from belljar.fleet.processes import ProcessResult
 from belljar.fleet.results import Result
@@ -15,11 +16,13 @@ from belljar.store.tokens import TokenRecord
 from belljar.templates.bake import TemplateInfo
 
 __all__ = [
+    "MAX_PORT",
     "ContextInfo",
     "EventRecord",
     "Execution",
     "FileEntry",
     "Output",
+    "PortStream",
     "ProcessResult",
     "Result",
     "Sandbox",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -69,6 +69,8 @@ class Workspace:
         env: Mapping[str, str] | None = None,
         ttl_s: float | None = None,
         persistent: bool = False,
+        egress: object = None,
+        egress_secrets: Iterable[Mapping[str, str]] | None = None,
     ) -> SandboxRecord:
         if snapshot is not None:
             await self.get_snapshot(snapshot)
@@ -80,6 +82,8 @@ class Workspace:
             ttl_s=ttl_s,
             workspace=self.name,
             persistent=persistent,
+            egress=egress,
+            egress_secrets=egress_secrets,
         )
         self.parts.activity.touch(sandbox.id)
         await self.parts.journal.note(sandbox.record, "sandbox.created", template=sandbox.record.template, snapshot=snapshot)

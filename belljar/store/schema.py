@@ -36,4 +36,19 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX events_of_sandbox ON events (sandbox_id, seq)",
         "CREATE INDEX events_of_workspace ON events (workspace, seq)",
     ),
+    (
+        """CREATE TABLE ports (
+            sandbox_id TEXT NOT NULL, port INTEGER NOT NULL, shared INTEGER NOT NULL, public INTEGER NOT NULL,
+            label TEXT NOT NULL, links_since REAL NOT NULL, PRIMARY KEY (sandbox_id, port)
+        ) STRICT""",
+        "CREATE TRIGGER ports_of_the_gone AFTER DELETE ON sandboxes BEGIN DELETE FROM ports WHERE sandbox_id = OLD.id; END",
+    ),
+    (
+        "ALTER TABLE sandboxes ADD COLUMN egress TEXT NOT NULL DEFAULT '{}'",
+        "ALTER TABLE sandboxes ADD COLUMN egress_secrets TEXT NOT NULL DEFAULT '{}'",
+        "ALTER TABLE sandboxes ADD COLUMN egress_authority TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE sandboxes ADD COLUMN egress_bytes INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE snapshots ADD COLUMN egress TEXT NOT NULL DEFAULT '{}'",
+        "ALTER TABLE snapshots ADD COLUMN egress_secrets TEXT NOT NULL DEFAULT '{}'",
+    ),
 )

@@ -11,6 +11,7 @@ from starlette.routing import Route
 
 from belljar.server.answers import answer
 from belljar.server.dialect import make_dialect
+from belljar.server.own import egress
 from belljar.server.pandastack import (
     events,
     exec,
@@ -28,7 +29,7 @@ from belljar.server.pandastack import (
 )
 from belljar.server.problems import Problem
 
-NOUNS = (sandboxes, exec, repl, fs, logs, lifecycle, snapshots, fork, ports, events, templates, tokens, me)
+NOUNS = (sandboxes, exec, repl, fs, logs, lifecycle, snapshots, fork, ports, events, templates, tokens, me, egress)
 
 
 def pandastack(version: Callable[[Request], Awaitable[Response]]) -> Starlette:

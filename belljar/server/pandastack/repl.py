@@ -33,6 +33,7 @@ def render_execution(execution: Execution) -> dict[str, Any]:
         "state_lost": error.state_lost if error is not None else False,
         "execution_count": execution.count,
         "duration_ms": int(execution.duration_s * 1000),
+        "notes": list(execution.notes),
     }
 
 

@@ -12,6 +12,7 @@ from belljar.errors import InvalidInput, NotSupported
 from belljar.server.answers import answer, nothing, timestamp
 from belljar.server.asking import read_fields
 from belljar.server.auth import workspace_of
+from belljar.server.own.egress import parse_create
 from belljar.server.patience import patiently
 from belljar.service.values import SandboxRecord
 
@@ -57,6 +58,7 @@ async def create(request: Request) -> Response:
         metadata=fields.labels("metadata"),
         ttl_s=fields.number("ttl_seconds", 0) or None,
         persistent=fields.flag("persistent"),
+        **parse_create(fields),
     )
     return answer(render_sandbox(await patiently(request, work)), 201)
 
