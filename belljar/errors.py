@@ -42,6 +42,7 @@
         ├── AgentLost           the agent in the guest died or restarted; what it ran is lost to us
         ├── AgentProtocol       the guest sent what no agent sends
         ├── VmmRefused          the virtual machine monitor refused a command
+        ├── PortClosed          nothing in the guest listens on that port
         └── DeadlineExceeded    no answer in time
 
 `code` is stable and travels on every wire; `status` is what HTTP answers; `retry` says whether the same call may succeed later
@@ -312,6 +313,12 @@ class VmmRefused(SandboxError):
     """The virtual machine monitor refused a command."""
 
     code = "vmm_refused"
+
+
+class PortClosed(SandboxError):
+    """Nothing in the guest listens on that port."""
+
+    code, retry = "port_closed", "yes"
 
 
 class DeadlineExceeded(SandboxError):

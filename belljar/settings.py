@@ -9,6 +9,7 @@ ignored is worse than none.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,14 @@ class Settings:
     quota_disk_mib: int
     quota_rate_per_s: float
     quota_rate_burst: int
+    egress: str
+    egress_allow_private: str
+    egress_dns: str
+    egress_ca_file: str
+    egress_connections: int
+    egress_bytes_per_second: int
+    egress_bytes: int
+    preview_domain: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +82,12 @@ def _directory(value: object) -> Path:
     if not path.is_absolute():
         raise ValueError("expected an absolute path")
     return path
+
+
+def _domain(value: object) -> str:
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?", _text(value), re.ASCII):
+        raise ValueError("expected a domain in lower case, with or without a port, such as previews.example.com")
+    return str(value)
 
 
 def _one_of(*words: str) -> Callable[[object], str]:
@@ -137,6 +152,14 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("quota_disk_mib", 0, _whole(0, 2**40), "disks of a workspace's sandboxes and its snapshots; 0 is no limit"),
     Setting("quota_rate_per_s", 25.0, _real(0, 1e6), "requests per second that a workspace may make for long; 0 is no limit"),
     Setting("quota_rate_burst", 50, _whole(1, 10**6), "requests that a workspace may make at once"),
+    Setting("egress", "open", _text, "what sandboxes may connect to by default: open, off, or a list of what is allowed"),
+    Setting("egress_allow_private", "none", _text, "private addresses and networks that sandboxes may reach: none, or a list"),
+    Setting("egress_dns", "host", _text, "name servers for sandboxes: host for those of this machine, or a list of addresses"),
+    Setting("egress_ca_file", "system", _text, "a file of further authorities that servers behind secrets are verified with"),
+    Setting("egress_connections", 256, _whole(1, 512), "connections that one sandbox may have open; a policy may ask for fewer"),
+    Setting("egress_bytes_per_second", 0, _whole(0, 2**60), "bytes a second that one sandbox may move each way; 0 for any"),
+    Setting("egress_bytes", 0, _whole(0, 2**60), "bytes that one sandbox may move in all, both ways; 0 for any"),
+    Setting("preview_domain", "auto", _domain, "the domain (and :port) of addresses of previews; auto takes the server's own name"),
 )
 
 CONFIG_FILE = "config.toml"

@@ -19,6 +19,7 @@ from bench.creating import creating
 from bench.forking import forking
 from bench.idling import idling
 from bench.lab import Lab, open_lab, say
+from bench.networking import networking
 from bench.pausing import pausing
 from bench.report import write_results
 from bench.results import Result
@@ -33,6 +34,7 @@ BENCHMARKS: dict[str, Callable[[Lab], Awaitable[Result]]] = {
     "idle": idling,
     "burst": bursting,
     "transfer": transferring,
+    "network": networking,
     "contexts": contexts,
     "serving": serving,
 }

@@ -119,7 +119,7 @@ def as_program(example: str) -> str:
 # Those that need a server are run by tests/sdk/test_docs.py.
 EXAMPLES = [
     (page, number)
-    for page in ("README.md", "docs/library.md")
+    for page in ("README.md", "docs/library.md", "docs/network.md")
     for number, example in enumerate(examples(page))
     if "from belljar import" not in example
 ]

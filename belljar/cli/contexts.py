@@ -123,6 +123,8 @@ def _explain(execution: Execution) -> None:
             peak = f", {render_bytes(error.peak_memory_bytes)} at the peak" if error.peak_memory_bytes is not None else ""
             state = " (the context was started afresh, its variables are gone)" if error.state_lost else ""
             _err(f"belljar: {error.kind.replace('_', ' ')}{peak}: {one_line(error.value)}{state}\n")
+    for note in execution.notes:
+        _err(f"belljar: {one_line(note)}\n")
     for name in ("stdout", "stderr", "results"):
         if cut := getattr(execution.truncated, name):
             whole = f"; the whole is in {one_line(', '.join(cut.files))} in the sandbox" if cut.files and cut.complete else ""

@@ -18,6 +18,7 @@ from belljar.cli import (
     copying,
     doctor,
     executing,
+    forwarding,
     running,
     sandboxes,
     serving,
@@ -28,7 +29,7 @@ from belljar.cli import (
 from belljar.cli.render import one_line
 from belljar.errors import BelljarError
 
-NOUNS = (running, sandboxes, executing, contexts, copying, snapshots, templates, serving, tokens, configuring, doctor)
+NOUNS = (running, sandboxes, executing, contexts, copying, forwarding, snapshots, templates, serving, tokens, configuring, doctor)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from belljar.cli.opening import add_env, open_fleet, parse_pairs
+from belljar.cli.opening import add_egress, add_env, open_fleet, parse_egress, parse_pairs
+from belljar.cli.render import one_line
 from belljar.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def register(commands: Commands) -> None:
     run.add_argument("--timeout", type=float, metavar="S", help="kill it after so many seconds (exit code 124)")
     run.add_argument("--keep", action="store_true", help="leave the sandbox running, and print its id to stderr")
     add_env(run)
+    add_egress(run)
     run.set_defaults(handler=run_code)
 
 
@@ -44,12 +46,15 @@ async def run_code(args: argparse.Namespace) -> int:
     command = [program, f"./{source.name}"] if source is not None else [program, "-c", code or ""]
     check_fits(check_command(command))  # now, before there is a sandbox to run it in
     async with open_fleet() as fleet:
-        sandbox = await fleet.create(args.template, env=env)
+        sandbox = await fleet.create(args.template, env=env, egress=parse_egress(args))
+        denials = sandbox.egress.watch()
         try:
             if source is not None:
                 await sandbox.files.upload(source, f"./{source.name}")
             return await _stream(sandbox, command, args.timeout, stdin=not from_stdin)
         finally:
+            for note in denials.notes():
+                print(f"belljar: {one_line(note)}", file=sys.stderr)
             if args.keep:
                 print(f"belljar: kept {sandbox.id}", file=sys.stderr)
             else:

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from belljar.cli.opening import add_env, add_json, add_metadata, open_fleet, parse_pairs
+from belljar.cli.opening import add_egress, add_env, add_json, add_metadata, open_fleet, parse_egress, parse_pairs
 from belljar.cli.render import flatten, render_json, render_pairs, render_since, render_table, render_until
 from belljar.errors import InvalidInput
 
@@ -34,6 +34,7 @@ def register(commands: Commands) -> None:
     create.add_argument("--disk", type=int, metavar="MIB")
     add_env(create)
     add_metadata(create)
+    add_egress(create)
     add_json(create)
     create.set_defaults(handler=create_sandbox)
 
@@ -82,6 +83,7 @@ async def create_sandbox(args: argparse.Namespace) -> int:
             vcpus=args.vcpus,
             memory_mib=args.memory,
             disk_mib=args.disk,
+            egress=parse_egress(args),
         )
         print(render_json(_shown(sandbox.record)) if args.json else sandbox.id)
     return 0
@@ -95,8 +97,9 @@ async def list_running(args: argparse.Namespace) -> int:
 
 
 def _shown(record: SandboxRecord) -> dict[str, Any]:
-    """A record as it may be shown: environments hold secrets, so only their names are."""
-    return {**asdict(record), "env": sorted(record.env)}
+    """A record as it may be shown: environments hold secrets, so only their names are, and what is secret by name is not."""
+    shown = {**asdict(record), "env": sorted(record.env)}
+    return {name: value for name, value in shown.items() if name not in ("egress_secrets", "egress_authority")}
 
 
 async def _sandboxes(fleet: Fleet, metadata: dict[str, str], as_json: bool) -> str:

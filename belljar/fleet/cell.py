@@ -6,11 +6,12 @@ import asyncio
 import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol
 
 from belljar.errors import AgentProtocol, Conflict, DeadlineExceeded
 from belljar.fleet.cell_reader import Budget, CellReader
-from belljar.fleet.execution import Event, Execution, Failure, Fold, Output, Started, Stderr, Stdout
+from belljar.fleet.execution import Done, Event, Execution, Failure, Fold, Output, Started, Stderr, Stdout
 from belljar.fleet.process import LinkProvider, next_event
 from belljar.vm.link import Channel, Data, Message
 
@@ -21,6 +22,15 @@ TIMEOUT_GRACE_S = 45.0
 Callback = Callable[[Any], Awaitable[None] | None]
 
 
+class Witness(Protocol):
+    """Knows what happened outside of a cell while it ran."""
+
+    def notes(self) -> tuple[str, ...]: ...
+
+
+Watch = Callable[[], Witness]
+
+
 class Cell:
     """A cell as its caller follows it: iterate over its events, or wait for its execution.
 
@@ -28,8 +38,18 @@ class Cell:
     `on_disconnect` that it was started with; one that was only attached to is not touched.
     """
 
-    def __init__(self, links: LinkProvider, op: str, params: Mapping[str, Any], code: bytes | None, budget: Budget) -> None:
+    def __init__(
+        self,
+        links: LinkProvider,
+        op: str,
+        params: Mapping[str, Any],
+        code: bytes | None,
+        budget: Budget,
+        watch: Watch | None = None,
+    ) -> None:
         self._links, self._op, self._params, self._code = links, op, params, code
+        self._watch = watch
+        self._witness: Witness | None = None
         self._reader = CellReader(budget)
         self._fold = Fold()
         self._events: deque[Event] = deque()
@@ -69,6 +89,8 @@ class Cell:
             if item is None:
                 raise AgentProtocol("the guest ended the stream of a cell without saying how it went")
             for event in self._reader.take(item):
+                if isinstance(event, Done) and self._witness is not None:
+                    event = replace(event, notes=self._witness.notes())
                 self._fold.take(event)
                 self._events.append(event)
             if self._fold.over:
@@ -81,7 +103,9 @@ class Cell:
     async def _open(self) -> Channel:
         if self._closed:
             raise Conflict("this cell was closed on our side; attach to its context to follow it again")
-        channel = await (await self._links()).open(self._op, dict(self._params))
+        link = await self._links()
+        self._witness = self._watch() if self._watch is not None else None
+        channel = await link.open(self._op, dict(self._params))
         try:
             if self._code is not None:
                 await channel.send(self._code)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
+from belljar.egress.log import Connection
+from belljar.egress.outlet import Ground
 from belljar.fleet.images import ImageCache
 from belljar.settings import Settings
 from belljar.store.db import Records
@@ -29,6 +31,8 @@ class Context:
     # Held from the question whether there is room to the record that takes it; `waking` is what records do not tell yet.
     admission: threading.Lock = field(default_factory=threading.Lock)
     waking: dict[str, int] = field(default_factory=dict)
+    ground: Ground = field(default_factory=Ground)
+    on_denied: Callable[[str, Connection], None] | None = None  # told of each connection that was refused, with the sandbox's id
 
     @property
     def uids(self) -> range | None:
@@ -61,6 +65,8 @@ class Wish:
     workspace: str = "default"
     persistent: bool = False
     ticket: Ticket | None = None
+    egress: Mapping[str, Any] = field(default_factory=dict)
+    egress_secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)

@@ -15,24 +15,16 @@ from typing import Any, Literal
 
 from belljar.errors import ContextNotFound, InvalidInput
 from belljar.fleet.answers import MAX_ID_CHARS, Answer
-from belljar.fleet.cell import Callback, Cell
+from belljar.fleet.cell import Callback, Cell, Watch
 from belljar.fleet.cell_reader import Budget, parse_variables
 from belljar.fleet.checks import check_env, check_fits, check_path, check_text, check_timeout, check_user, check_whole
 from belljar.fleet.execution import Execution
 from belljar.fleet.process import ANSWER_DEADLINE_S, MAX_PID, LinkProvider
 from belljar.fleet.results import Variable
+from belljar.wire.languages import ALIASES
 
 # The context that a template has up already, and its language.
 DEFAULT_ID, DEFAULT_LANGUAGE = "default", "python"
-ALIASES = {
-    "py": "python",
-    "python3": "python",
-    "sh": "bash",
-    "shell": "bash",
-    "js": "javascript",
-    "node": "javascript",
-    "ts": "typescript",
-}
 MAX_CODE_BYTES = 4 * 1024 * 1024
 # Longer code travels behind the request instead of in it, where JSON may make six bytes of one.
 INLINE_CODE_BYTES = 8 * 1024
@@ -61,8 +53,9 @@ class ContextInfo:
 class CodeContext:
     """One interpreter. Its cells run one after the other, in the order in which they were sent."""
 
-    def __init__(self, links: LinkProvider, context_id: str, language: str) -> None:
+    def __init__(self, links: LinkProvider, context_id: str, language: str, watch: Watch | None = None) -> None:
         self._links = links
+        self._watch = watch
         self.id = context_id
         self.language = language
 
@@ -129,15 +122,15 @@ class CodeContext:
         if stdin is not None:
             params["stdin"] = _check_stdin(stdin)
         if len(encoded) <= INLINE_CODE_BYTES:
-            return Cell(self._links, "context.run", {**params, "code": code}, None, budget)
-        return Cell(self._links, "context.run", params, encoded, budget)
+            return Cell(self._links, "context.run", {**params, "code": code}, None, budget, self._watch)
+        return Cell(self._links, "context.run", params, encoded, budget, self._watch)
 
     def attach(self, execution: str | None = None) -> Cell:
         """Follow the running cell, or the last one, from its start; or the one with that id. Leaving does not touch it."""
         params = {"id": self.id}
         if execution is not None:
             params["execution"] = check_text(execution, "execution id", max_bytes=MAX_ID_CHARS)
-        return Cell(self._links, "context.attach", params, None, Budget(MAX_BUDGET_BYTES, MAX_BUDGET_BYTES))
+        return Cell(self._links, "context.attach", params, None, Budget(MAX_BUDGET_BYTES, MAX_BUDGET_BYTES), self._watch)
 
     async def interrupt(self) -> bool:
         """Stop the running cell and keep the state. False if none was running."""
@@ -159,12 +152,16 @@ class CodeContext:
 
 
 class Contexts:
-    """The contexts of one sandbox. `links` attaches to the guest when a call first needs it."""
+    """The contexts of one sandbox. `links` attaches to the guest when a call first needs it; `watch` knows what to note."""
 
-    def __init__(self, links: LinkProvider) -> None:
+    def __init__(self, links: LinkProvider, watch: Watch | None = None) -> None:
         self._links = links
-        self._first = {DEFAULT_LANGUAGE: CodeContext(links, DEFAULT_ID, DEFAULT_LANGUAGE)}
+        self._watch = watch
+        self._first = {DEFAULT_LANGUAGE: self._context(DEFAULT_ID, DEFAULT_LANGUAGE)}
         self._finding = asyncio.Lock()
+
+    def _context(self, context_id: str, language: str) -> CodeContext:
+        return CodeContext(self._links, context_id, language, self._watch)
 
     async def create(
         self,
@@ -185,7 +182,7 @@ class Contexts:
             params["user"] = check_user(user)
         check_fits(params)
         answer = Answer(await (await self._links()).request("context.create", params, START_DEADLINE_S), "context")
-        return CodeContext(self._links, answer.text("id", max_chars=MAX_ID_CHARS), answer.text("language", max_chars=128))
+        return self._context(answer.text("id", max_chars=MAX_ID_CHARS), answer.text("language", max_chars=128))
 
     async def list(self) -> builtins.list[ContextInfo]:
         answer = await (await self._links()).request("context.list", {}, ANSWER_DEADLINE_S)
@@ -195,7 +192,7 @@ class Contexts:
         check_text(context_id, "context id", max_bytes=MAX_ID_CHARS)
         for info in await self.list():
             if info.id == context_id:
-                return CodeContext(self._links, info.id, info.language)
+                return self._context(info.id, info.language)
         raise ContextNotFound(f"there is no context {context_id!r} in this sandbox; `list` shows those that are there")
 
     async def languages(self) -> builtins.list[str]:
@@ -205,7 +202,7 @@ class Contexts:
 
     def named(self, context_id: str) -> CodeContext:
         """The context with that id, without asking whether there is one: its calls will tell. Its language is not known."""
-        return CodeContext(self._links, check_text(context_id, "context id", max_bytes=MAX_ID_CHARS), "")
+        return self._context(check_text(context_id, "context id", max_bytes=MAX_ID_CHARS), "")
 
     async def run(self, code: str, language: str = DEFAULT_LANGUAGE, **options: Any) -> Execution:
         """A cell in the first context of that language; one is created if there is none. Options as for CodeContext.run."""
@@ -217,7 +214,7 @@ class Contexts:
     async def first(self, language: str = DEFAULT_LANGUAGE, *, again: bool = False) -> CodeContext:
         """The first context of that language; one is created if there is none. Without `again` it may have been deleted since."""
         check_text(language, "language", max_bytes=128)
-        language = ALIASES.get(language.lower(), language)
+        language = plain_name(language)
         if not again and language in self._first:
             return self._first[language]
         async with self._finding:  # of two who miss it at once, only one makes it
@@ -227,8 +224,13 @@ class Contexts:
     async def _find_first(self, language: str) -> CodeContext:
         for info in await self.list():
             if info.language == language:
-                return CodeContext(self._links, info.id, info.language)
+                return self._context(info.id, info.language)
         return await self.create(language)
+
+
+def plain_name(language: str) -> str:
+    """Other names of a language mean the same one."""
+    return ALIASES.get(language.lower(), language)
 
 
 def _check_code(code: object) -> bytes:

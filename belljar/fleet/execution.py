@@ -63,6 +63,7 @@ class Done:
     duration_s: float
     changes: Changes | None = None
     truncated: Truncated = field(default_factory=Truncated)
+    notes: tuple[str, ...] = ()
 
 
 Event = Started | Stdout | Stderr | Output | Clear | Failure | Done
@@ -81,6 +82,7 @@ class Execution:
     duration_s: float
     changes: Changes | None
     truncated: Truncated
+    notes: tuple[str, ...] = ()  # what its user should know, such as connections that were refused while it ran
 
     @property
     def main(self) -> Result | None:
@@ -112,6 +114,7 @@ class Execution:
         plain = {name: getattr(self, name) for name in ("id", "stdout", "stderr", "count", "duration_s")}
         values = {"error": self.error, "changes": self.changes, "truncated": self.truncated}
         rendered = {name: asdict(value) if value is not None else None for name, value in values.items()}
+        plain["notes"] = list(self.notes)
         return {**plain, "results": [result.to_json() for result in self.results], **rendered}
 
 
@@ -188,4 +191,5 @@ class Fold:
             duration_s=self._done.duration_s,
             changes=self._done.changes,
             truncated=self._done.truncated,
+            notes=self._done.notes,
         )

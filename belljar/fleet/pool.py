@@ -84,7 +84,9 @@ class Pool:
             wish.ticket.claim(ready.record.id)
         change = partial(self._context.records.update_sandbox, ready.record.id, state="running", created_at=time.time())
         owner = {"workspace": wish.workspace, "persistent": wish.persistent, "ttl_s": wish.ttl_s}
-        record = await asyncio.to_thread(change, env=wish.env, metadata=wish.metadata, expires_at=wish.expires_at, **owner)
+        network = {"egress": wish.egress, "egress_secrets": wish.egress_secrets}
+        own = {"env": wish.env, "metadata": wish.metadata, "expires_at": wish.expires_at}
+        record = await asyncio.to_thread(change, **own, **owner, **network)
         return self._fleet.hold(record, ready.running)
 
     async def fill(self, origin: Origin) -> None:

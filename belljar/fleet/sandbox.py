@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from belljar.fleet.checks import check_metadata
 from belljar.fleet.context import Context, Ticket
 from belljar.fleet.contexts import DEFAULT_LANGUAGE, Contexts
 from belljar.fleet.costs import host_costs
+from belljar.fleet.egress import Egress
 from belljar.fleet.execution import Execution
 from belljar.fleet.files import Files
 from belljar.fleet.launching import (
@@ -44,6 +45,7 @@ from belljar.fleet.launching import (
     start_trouble,
     take_lock,
 )
+from belljar.fleet.ports import Ports
 from belljar.fleet.processes import Processes
 from belljar.store.db import SandboxRecord, SnapshotRecord
 from belljar.store.holding import find_holder
@@ -57,13 +59,15 @@ log = logging.getLogger(__name__)
 
 # How often a silent session is asked whether anyone is there, and how long the answer may take on a loaded host.
 KEEPALIVE_S = 20.0
+# A lost session is made again for the guest's network too, at first soon; each try holds up other moves for a moment only.
+RENEW_S, RENEW_AT_MOST_EVERY_S, RENEW_DEADLINE_S = 0.5, 30.0, 5.0
 BUSY_WAIT_S = 5.0
 # How long the news of a process's death may be on its way to us.
 DEATH_NOTICE_S = 0.5
 
 
 class Sandbox:
-    """A sandbox. `processes`, `files` and `contexts` are what its inside offers; everything else concerns the whole machine."""
+    """A sandbox. `processes`, `files`, `contexts` and `ports` are its inside, `egress` its way out; the rest is all of it."""
 
     def __init__(self, fleet: Fleet, context: Context, record: SandboxRecord, running: Running | None = None) -> None:
         self.record = record
@@ -72,10 +76,13 @@ class Sandbox:
         self._folder = context.layout.sandbox(record.id)
         self._running: Running | None = None
         self._watcher: asyncio.Task[None] | None = None
+        self._network: asyncio.Task[None] | None = None
         self._moving = asyncio.Lock()
         self.processes = Processes(self.link)
         self.files = Files(self.link)
-        self.contexts = Contexts(self.link)
+        self.egress = Egress(context, self)
+        self.contexts = Contexts(self.link, self.egress.watch)
+        self.ports = Ports(self.link)
         if running:
             self._hold(running)
 
@@ -103,11 +110,16 @@ class Sandbox:
             await self._reconnect(running)
         return running.link
 
-    async def _reconnect(self, running: Running) -> None:
+    async def _reconnect(self, running: Running, deadline_s: float = ANSWER_DEADLINE_S) -> None:
         """A session that was lost, by a guest's bad bytes or its silence, is followed by a new one: the machine may be well."""
         async with self._moving:
             if running is self._running and running.link and running.link.lost.done():
-                running.link = await running.machine.link(ANSWER_DEADLINE_S)
+                running.link = await running.machine.link(deadline_s)
+                self._start_network(running)
+
+    async def attach(self) -> None:
+        """Become the machine's user now, and serve its network, instead of with the first call that needs it."""
+        await self._attached()
 
     async def _attached(self) -> Running:
         if self._running is None:
@@ -165,6 +177,29 @@ class Sandbox:
     def _hold(self, running: Running) -> None:
         self._running = running
         self._watcher = asyncio.create_task(self._watch(running), name=f"watch {self.id}")
+        self._start_network(running)
+
+    def _start_network(self, running: Running) -> None:
+        if running.link is not None:
+            self._network = asyncio.create_task(self._serve_network(running, running.link), name=f"network {self.id}")
+
+    async def _serve_network(self, running: Running, link: Link) -> None:
+        """Answer the guest's asks. When the session is lost, make another one, whether anyone calls or not."""
+        try:
+            await self.egress.serve(link)
+            return
+        except BelljarError as problem:
+            log.debug("sandbox %s lost its session: %s", self.id, problem.message)
+        except Exception:
+            log.exception("sandbox %s has lost its network", self.id)
+            return
+        delay_s = RENEW_S
+        while running is self._running and running.link is link:
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 2, RENEW_AT_MOST_EVERY_S)
+            if running.machine.state == "running":
+                with suppress(BelljarError):
+                    await self._reconnect(running, RENEW_DEADLINE_S)
 
     async def _watch(self, running: Running) -> None:
         """Notice a machine that ends, and a guest that no longer answers, so that nobody waits for either for ever."""
@@ -190,6 +225,10 @@ class Sandbox:
             await asyncio.gather(self._watcher, return_exceptions=True)
             self._watcher = None
         running, self._running = self._running, None
+        if self._network:
+            self._network.cancel()
+            await asyncio.gather(self._network, return_exceptions=True)
+            self._network = None
         return running
 
     async def detach(self) -> None:
@@ -218,6 +257,7 @@ class Sandbox:
                 await running.machine.resume()
                 if running.link is None:
                     running.link = await running.machine.link(ANSWER_DEADLINE_S)
+                    self._start_network(running)
                 await set_clock(running.link)
                 await self._note("running")
 

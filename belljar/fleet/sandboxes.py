@@ -14,9 +14,14 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
+from belljar.egress.log import Connection
+from belljar.egress.outlet import Ground
+from belljar.egress.policy import parse_policy
+from belljar.egress.secrets import parse_secrets
 from belljar.errors import BelljarError, HostMemoryShort, InvalidInput, SandboxNotFound, SnapshotNotFound
 from belljar.fleet.admission import check_room, check_shape
 from belljar.fleet.checks import check_env, check_metadata
@@ -109,9 +114,13 @@ class Fleet:
         workspace: str = "default",
         persistent: bool = False,
         ticket: Ticket | None = None,
+        egress: object = None,
+        egress_secrets: Iterable[Mapping[str, str]] | None = None,
     ) -> Sandbox:
         """A new sandbox from a template, or from a snapshot. It has answered when this returns.
 
+        `egress` is what it may connect to: a mode, a list of what is allowed, or a whole policy. Without it, that of the
+        snapshot, of the template, or of the settings counts. `egress_secrets` are mappings with host, header and value.
         `workspace` and `persistent` are kept in its record for whoever looks after it; the fleet itself does not use them.
         A `ticket` is asked once the size is known, and may refuse.
         """
@@ -124,17 +133,26 @@ class Fleet:
             workspace=workspace,
             persistent=persistent,
             ticket=ticket,
+            egress=parse_policy(egress).to_json() if egress is not None else {},
+            egress_secrets=parse_secrets(egress_secrets).to_json() if egress_secrets is not None else {},
         )
         if snapshot is not None:
             origin = await snapshot_origin(self._context, snapshot)
+            saved = await asyncio.to_thread(self._context.records.get_snapshot, snapshot)
+            if egress_secrets is None:
+                wish = replace(wish, egress_secrets=saved.egress_secrets)
+            if egress is None:
+                wish = replace(wish, egress=saved.egress)
         else:
             origin = await template_origin(self._context, template)
+            if egress is None:
+                wish = replace(wish, egress=origin.manifest.egress)
         try:
             disk = check_shape(origin.manifest, vcpus, memory_mib, disk_mib)
             if ticket is not None:
                 await ticket.admit(1, origin.manifest.memory_mib, disk)
             if snapshot is None and disk == origin.manifest.disk_mib and (ready := await self._pool.take(origin, wish)):
-                return ready
+                return await _trusting(ready)
             with self.queue.admitted():
                 return await self.launch(origin, wish, disk)
         finally:
@@ -154,7 +172,7 @@ class Fleet:
         except BaseException:
             await discard(self._context, record.id, machine, lock)
             raise
-        return self.hold(record, Running(machine, link, lock))
+        return await _trusting(self.hold(record, Running(machine, link, lock)))
 
     async def when_there_is_room(self, work: Callable[[], Awaitable[T]]) -> T:
         """Machines that were started ahead give way to those that are wanted."""
@@ -214,6 +232,8 @@ class Fleet:
             workspace=wish.workspace,
             persistent=wish.persistent,
             ttl_s=wish.ttl_s,
+            egress=wish.egress,
+            egress_secrets=wish.egress_secrets,
         )
         if wish.ticket is not None:
             wish.ticket.claim(record.id)
@@ -236,6 +256,8 @@ class Fleet:
             workspace=parent.workspace,
             persistent=parent.persistent,
             ticket=ticket,
+            egress=parent.egress,
+            egress_secrets=parent.egress_secrets,
         )
         starts = [self.launch(origin, wish, parent.disk_mib) for _ in range(count)]
         outcomes = await asyncio.gather(*starts, return_exceptions=True)
@@ -245,6 +267,10 @@ class Fleet:
             await asyncio.gather(*(child.kill() for child in children), return_exceptions=True)
             raise failures[0]
         return children
+
+    def watch_denials(self, told: Callable[[str, Connection], None]) -> None:
+        """`told` is called with a sandbox's id and each connection that is refused to it. It must not wait for anything."""
+        self._context.on_denied = told
 
     async def filled(self, template: str) -> None:
         """Wait until as many machines of a template as the settings ask for are started ahead."""
@@ -331,11 +357,22 @@ class Fleet:
 
 
 def _make_context(settings: Settings) -> Context:
+    ground = Ground.of(settings)
     layout = Layout(settings.home)
     layout.prepare()
     kernel = build_kernel(layout, log.info)
     facts = host_facts(settings, layout, kernel)
-    return Context(settings, layout, Records(layout.database), facts, ImageCache())
+    return Context(settings, layout, Records(layout.database), facts, ImageCache(), ground=ground)
+
+
+async def _trusting(sandbox: Sandbox) -> Sandbox:
+    """A sandbox with secrets is of no use before it trusts the authority that speaks for their hosts."""
+    try:
+        await sandbox.egress.ready()
+    except BaseException:
+        await sandbox.kill()
+        raise
+    return sandbox
 
 
 def _expiry(ttl_s: float | None) -> float | None:

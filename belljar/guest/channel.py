@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from belljar.guest.failure import Failure
-from belljar.wire.frames import HEADER_SIZE, STDOUT
+from belljar.guest.failure import Failure, invalid
+from belljar.wire.frames import HEADER_SIZE, STDOUT, decode_json
 
 if TYPE_CHECKING:
     from belljar.guest.main import Agent
@@ -27,7 +27,7 @@ class Channel:
 
     __slots__ = (
         "_agent", "_held", "_inbox", "_news", "_peer_ended",
-        "ended", "number", "on_data", "on_end", "on_left", "on_room", "open", "task",
+        "ended", "number", "on_data", "on_end", "on_left", "on_message", "on_room", "open", "task",
     )  # fmt: skip
 
     def __init__(self, agent: Agent, number: int) -> None:
@@ -41,6 +41,7 @@ class Channel:
         self.ended = False  # by us
         self.task: asyncio.Task[None] | None = None
         self.on_data: Callable[[bytes], None] | None = None
+        self.on_message: Callable[[dict[str, Any]], None] | None = None  # None: messages after the request are an error
         self.on_end: Callable[[], None] = _ignore
         self.on_room: Callable[[], None] = _ignore
         self.on_left: Callable[[bool], None] = _ignore  # True: the host reset it. False: the session is over
@@ -54,6 +55,12 @@ class Channel:
         self._inbox.append(data)
         self._held += len(data) + HEADER_SIZE
         self._wake()
+
+    def message_arrived(self, payload: bytes) -> None:
+        if self.on_message is None:
+            raise invalid("this operation takes no messages after its request")
+        self.consumed(len(payload))
+        self.on_message(decode_json(payload))
 
     def peer_ended(self) -> None:
         self._peer_ended = True

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from belljar.guest.accounts import Account, Accounts
 from belljar.guest.cgroups import Groups, SessionGroups
 from belljar.guest.machine import Machine
+from belljar.guest.net.setup import Sockets
+from belljar.guest.net.trust import Trust
 from belljar.guest.params import Params
 from belljar.guest.spawn import Launcher
 from belljar.guest.workers import Workers
@@ -33,6 +35,8 @@ class Context:
     cwd: str = "/workspace"
     env: dict[str, str] = field(default_factory=dict)
     venv: str = "/opt/venv"
+    trust: Trust = field(default_factory=Trust)
+    sockets: Sockets | None = None  # where the guest's own connections arrive
     after_thaw: list[AfterThaw] = field(default_factory=list)
     launcher: Launcher = field(init=False)
 
@@ -55,6 +59,7 @@ class Context:
             "USER": account.name,
             "LOGNAME": account.name,
             "SHELL": account.shell,
+            **self.trust.environment(),
         }
         env.update(self.env)
         if extra:

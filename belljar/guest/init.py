@@ -24,6 +24,8 @@ from belljar.guest.cgroups import ControlGroups, SessionGroups
 from belljar.guest.context import Context
 from belljar.guest.machine import Machine
 from belljar.guest.main import serve
+from belljar.guest.net.setup import Sockets, set_up
+from belljar.guest.net.trust import Trust
 
 PORT_NAME: Final = "org.belljar.agent"
 
@@ -46,7 +48,7 @@ def open_port() -> int:
         time.sleep(0.01)
 
 
-def run_agent(port: int, work: Path | None, count: int) -> NoReturn:
+def run_agent(port: int, work: Path | None, sockets: Sockets | None, count: int) -> NoReturn:
     """In the child: never returns."""
     status = 1
     try:
@@ -54,7 +56,7 @@ def run_agent(port: int, work: Path | None, count: int) -> NoReturn:
         machine.protect_agent()
         mounts.join_agent_group()
         groups = ControlGroups(work) if work is not None else SessionGroups()
-        context = Context(machine, groups, agent_start=count)
+        context = Context(machine, groups, agent_start=count, sockets=sockets)
         asyncio.run(serve(port, context, until_eof=False))
         status = 0
     except BaseException:
@@ -64,7 +66,7 @@ def run_agent(port: int, work: Path | None, count: int) -> NoReturn:
         os._exit(status)
 
 
-def keep_agent(port: int, work: Path | None) -> NoReturn:
+def keep_agent(port: int, work: Path | None, sockets: Sockets | None) -> NoReturn:
     count, pause = 0, 0.0
     while True:
         time.sleep(pause)
@@ -77,7 +79,7 @@ def keep_agent(port: int, work: Path | None) -> NoReturn:
             pause = _LONGEST_PAUSE_S
             continue
         if pid == 0:
-            run_agent(port, work, count)
+            run_agent(port, work, sockets, count)
         _reap_until(pid)
         lived_well = time.monotonic() - started > _LIVED_WELL_S
         pause = 0.0 if lived_well else min(_LONGEST_PAUSE_S, max(0.05, pause * 2))
@@ -94,17 +96,28 @@ def _reap_until(agent: int) -> None:
             return
 
 
+def set_up_network() -> Sockets | None:
+    """A guest without it is poorer, not dead; the console says why."""
+    try:
+        Trust().set_up()
+        return set_up()
+    except OSError as error:
+        print(f"belljar init: no network: {error}", flush=True)
+        return None
+
+
 def main() -> NoReturn:
     """Never returns: the kernel panics when PID 1 ends."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # which for PID 1 means that it is ignored
     mounts.mount_all()
     mounts.raise_loopback()
     work = mounts.make_cgroups()
+    sockets = set_up_network()
     resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES, _OPEN_FILES))
     os.chdir("/")
     while True:
         try:
-            keep_agent(open_port(), work)
+            keep_agent(open_port(), work, sockets)
         except Exception:
             traceback.print_exc()
             time.sleep(_LONGEST_PAUSE_S)

@@ -15,19 +15,11 @@ from belljar.guest.context import PATH, Context
 from belljar.guest.failure import Failure
 from belljar.guest.kernelmessages import shorten
 from belljar.guest.spawn import find_programs
+from belljar.wire.languages import ALIASES
 
 KERNELS: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "kernel")
 JUPYTER: Final = "jupyter:"  # before a kernel's name that means something else without
 
-_ALIASES: Final = {
-    "py": "python",
-    "python3": "python",
-    "sh": "bash",
-    "shell": "bash",
-    "js": "javascript",
-    "node": "javascript",
-    "ts": "typescript",
-}
 _NATIVE: Final = ("python", "bash", "javascript", "typescript")
 _KERNEL_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
@@ -41,7 +33,7 @@ class Language(NamedTuple):
 
 def find_language(context: Context, wanted: str) -> Language:
     lowered = wanted.lower()
-    name = _ALIASES.get(lowered, lowered if lowered in _NATIVE else wanted)
+    name = ALIASES.get(lowered, lowered if lowered in _NATIVE else wanted)
     argv = _find_native(context, name) if name in _NATIVE else _find_jupyter(context, name)
     if argv is None:
         there = list_languages(context)
@@ -53,7 +45,7 @@ def find_language(context: Context, wanted: str) -> Language:
 
 def list_languages(context: Context) -> list[str]:
     native = [name for name in _NATIVE if _find_native(context, name) is not None]
-    taken = {*_NATIVE, *_ALIASES}
+    taken = {*_NATIVE, *ALIASES}
     return native + [JUPYTER + name if name.lower() in taken else name for name in _jupyter_kernels(context)]
 
 

@@ -20,6 +20,7 @@ from belljar.guest.channel import Channel, Lost
 from belljar.guest.context import Context
 from belljar.guest.failure import Failure, from_os_error, invalid
 from belljar.guest.interpreters import Interpreters
+from belljar.guest.net.network import Network
 from belljar.guest.params import Params
 from belljar.guest.port import Port
 from belljar.guest.processes import Processes
@@ -53,6 +54,7 @@ class Agent:
             "thaw": lambda channel, params: thaw.thaw(context, params),
         }
         operations.update(Processes(context).operations())
+        operations.update(Network(context).operations())
         interpreters = Interpreters(context)
         context.after_thaw.append(interpreters.thawed)
         operations.update(interpreters.operations())
@@ -109,7 +111,7 @@ class Agent:
                 self.forget(channel)
                 channel.leave(by_host=True)
             else:
-                raise invalid("no operation takes messages after its request")
+                channel.message_arrived(event.payload)
         except Exception as error:
             self._failed(channel, error)
 

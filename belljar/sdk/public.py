@@ -6,6 +6,7 @@ from belljar.errors import BelljarError
 from belljar.sdk._async.client import AsyncClient
 from belljar.sdk._async.client import get_default_client as get_default_async_client
 from belljar.sdk._async.client import set_default_client as set_default_async_client
+from belljar.sdk._async.connection import AsyncConnection
 from belljar.sdk._async.contexts import AsyncCodeContext
 from belljar.sdk._async.explore import explore as async_explore
 from belljar.sdk._async.filesystem import AsyncSandboxFilesystem
@@ -13,6 +14,7 @@ from belljar.sdk._async.process import AsyncProcess
 from belljar.sdk._async.sandbox import AsyncSandbox
 from belljar.sdk._async.terminal import AsyncTerminal
 from belljar.sdk._sync.client import Client, TemplatesAPI, get_default_client, set_default_client
+from belljar.sdk._sync.connection import Connection
 from belljar.sdk._sync.contexts import CodeContext
 from belljar.sdk._sync.explore import explore
 from belljar.sdk._sync.filesystem import SandboxFilesystem
@@ -60,6 +62,7 @@ __all__ = [
     "APIConnectionError",
     "AsyncClient",
     "AsyncCodeContext",
+    "AsyncConnection",
     "AsyncProcess",
     "AsyncSandbox",
     "AsyncSandboxFilesystem",
@@ -73,6 +76,7 @@ __all__ = [
     "Client",
     "CodeContext",
     "CommandFailed",
+    "Connection",
     "ConnectionError",
     "CreateCancelled",
     "CreateRetryEvent",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
@@ -48,6 +49,13 @@ def route(*parts: str) -> str:
         hint = "was the sandbox created, with `await` or `async with`?"
         raise InvalidArgument(f"an id or name is empty or no text: {parts!r}; {hint}")
     return "".join(f"/{quote(part, safe='')}" for part in parts)
+
+
+def texts(name: str, given: Sequence[str] | None) -> list[str] | None:
+    """A list of texts. One text alone is refused: its letters would be taken for a list of them."""
+    if isinstance(given, str):
+        raise InvalidArgument(f"{name} must be a list of texts, not the text {given[:80]!r}")
+    return None if given is None else list(given)
 
 
 def http_options(place: Place, timeout: float) -> dict[str, Any]:

@@ -26,6 +26,8 @@ from belljar.server.metrics import CONTENT_TYPE, Metrics
 from belljar.server.operation import plain
 from belljar.server.own import routes as own
 from belljar.server.pandastack.dialect import pandastack, render
+from belljar.server.previews.hosts import PreviewHosts
+from belljar.server.previews.paths import LINK_ROUTES
 from belljar.server.reference import describe
 from belljar.server.sandbase.dialect import sandbase
 from belljar.server.shapes import answered, choice, text
@@ -52,7 +54,7 @@ def make_app(service: Service, closing: Closing, *, dev: bool) -> Starlette:
     app = Starlette(
         routes=make_routes(),
         lifespan=lifespan,
-        middleware=[Middleware(Watched, metrics=metrics, closing=closing)],
+        middleware=[Middleware(Watched, metrics=metrics, closing=closing), Middleware(PreviewHosts)],
         exception_handlers=explaining(render),
     )
     app.router.redirect_slashes = False
@@ -66,6 +68,7 @@ def make_routes() -> list[BaseRoute]:
         call("GET", "/version", show_version, "The server's version", gives=VERSION, public=True),
         call("GET", "/metrics", show_metrics, "Counters for Prometheus", gives=plain("Prometheus' text format."), public=True),
         *describe(_version()),
+        *LINK_ROUTES,  # need no token: the link is one
         _mount("/v1", pandastack(call("GET", "/version", show_version, "The server's version", gives=VERSION), own.ROUTES)),
         _mount("", sandbase()),
     ]

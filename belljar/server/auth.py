@@ -60,16 +60,18 @@ def _token(request: HTTPConnection) -> str | None:
 
 
 def check_local(request: HTTPConnection) -> None:
-    """Without a token only programs of this machine may call: not another host, and not a page in this machine's browser."""
+    """Without a token only programs of this machine may call: not another host, and not a page in this machine's browser.
+
+    A page's Origin is not sent with everything, so browsers also say whose page it was. That of a preview is another site's.
+    """
     origin = request.headers.get("origin")
     names = [request.client.host if request.client else ""]
     if "host" in request.headers:  # a name of somewhere else may lead here
         names.append(_hostname(f"//{request.headers['host']}"))
     if origin is not None:
         names.append(_hostname(origin))
-    # A page elsewhere can make a browser ask for things here without an origin, as an image; the browser says so.
-    foreign = request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
-    if foreign or not all(is_loopback(name) for name in names):
+    own_page = request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+    if not own_page or not all(is_loopback(name) for name in names):
         raise Forbidden("without a token only this machine itself may call; send a token")
 
 

@@ -80,6 +80,14 @@ class Socket(WebSocketRoute):
             raise HTTPException(405, headers={"Allow": "GET"})
 
 
+class Passage(Route):
+    """Requests of any method that are passed on to a sandbox: its own affair, which this API's description does not tell of."""
+
+
+class SocketPassage(WebSocketRoute):
+    """The same for WebSockets."""
+
+
 def call(
     method: str,
     path: str,

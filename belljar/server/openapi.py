@@ -10,7 +10,7 @@ from typing import Any
 from starlette.routing import BaseRoute, Mount
 
 from belljar.errors import BelljarError
-from belljar.server.declaring import Call, Socket
+from belljar.server.declaring import Call, Passage, Socket, SocketPassage
 from belljar.server.operation import Media, Operation
 from belljar.server.shapes import Shape, text
 
@@ -27,7 +27,7 @@ PLACES = {
     "port": "A port of the guest.",
     "rest": "What follows, passed on as it is.",
 }
-TITLES = {"pandastack": "PandaStack", "sandbase": "SandBase", "own": "Belljar", "": "Server"}
+TITLES = {"pandastack": "PandaStack", "sandbase": "SandBase", "own": "Belljar", "previews": "Previews", "": "Server"}
 ABOUT = (
     "Two wire formats that published clients speak, and Belljar's own calls beside them. A token comes as `Authorization: Bearer`, "
     "as `X-API-Key` or as `?access_token=`. A field of a body that is not named here is refused, a parameter of a query that is "
@@ -54,7 +54,7 @@ def undescribed(routes: Sequence[BaseRoute], prefix: str = "") -> list[str]:
     for route in routes:
         if isinstance(route, Mount):
             found += undescribed(route.routes, prefix + route.path)
-        elif not isinstance(route, Call | Socket):
+        elif not isinstance(route, Call | Socket | Passage | SocketPassage):
             found.append(prefix + getattr(route, "path", repr(route)))
     return found
 

@@ -1,9 +1,12 @@
-"""HTTP/1.1 as uvicorn speaks it, plus one word and a few bounds.
+"""HTTP/1.1 as uvicorn speaks it, plus two words and a few bounds.
 
-The word: interim responses while an answer is being worked on. The `pandastack` client gives up when nothing arrives for 30
+The first word: interim responses while an answer is being worked on. The `pandastack` client gives up when nothing arrives for 30
 seconds, whatever time limit its user asked for. Interim `100 Continue` responses count as something, and leave the final status
 open. ASGI has no message for them, so the application finds a function in its scope's extensions. h11 checks that none is sent
 after the real answer has begun.
+
+The second: hanging up. An answer that is passed on may break off in the middle. The client must not take what it got for the
+whole, and one that no longer reads must not hold what was already written.
 
 The bounds: a connection must bring a whole request head in time; a client that goes on sending a body which nobody wants any
 more, or takes nothing of its answer, is cut off; there are only so many connections. What is no HTTP is told so in the shape of
@@ -21,6 +24,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 INTERIM = "belljar.interim"
+HANG_UP = "belljar.hang_up"
 MAX_HEAD_BYTES = 32 * 1024
 # A request line and headers must be complete after so long, and a body that came with an answered request must end.
 HEAD_S = 30.0
@@ -69,7 +73,7 @@ def _check_head(head: h11.Request) -> None:
 
 
 class InterimProtocol(H11Protocol):
-    """uvicorn's h11 protocol with `scope["extensions"]["belljar.interim"]`, a plain function, and with bounds."""
+    """uvicorn's h11 protocol with bounds, and with two plain functions in `scope["extensions"]`: INTERIM and HANG_UP."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -80,7 +84,7 @@ class InterimProtocol(H11Protocol):
         inner: Any = self.app
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
-            scope.setdefault("extensions", {})[INTERIM] = self._send_interim
+            scope.setdefault("extensions", {}).update({INTERIM: self._send_interim, HANG_UP: self._hang_up})
             _make_relative(scope)
             await inner(scope, receive, self._closing_unread(send))
 
@@ -92,6 +96,9 @@ class InterimProtocol(H11Protocol):
         output = self.conn.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue"))
         if output:
             self.transport.write(output)
+
+    def _hang_up(self) -> None:
+        self.transport.abort()
 
     def _closing_unread(self, send: Any) -> Any:
         """A client that waits for leave to send its body, and gets an answer instead, may send it or not: only an end is clear."""

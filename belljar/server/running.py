@@ -17,7 +17,7 @@ from belljar.server.app import make_app
 from belljar.server.auth import is_loopback
 from belljar.server.closing import Closing
 from belljar.server.protocol import InterimProtocol
-from belljar.server.sockets import MAX_MESSAGE_BYTES, PING_EVERY_S, SILENT_S
+from belljar.server.sockets import MAX_PREVIEW_MESSAGE_BYTES, PING_EVERY_S, SILENT_S
 from belljar.service.service import Service
 from belljar.settings import Settings
 from belljar.store.holding import hold
@@ -31,6 +31,8 @@ BACKLOG = 2048
 # Longer than clients keep a connection they do not use, so that none of them writes into one that is just being closed.
 KEEP_ALIVE_S = 75
 THREADS = 32
+# A client that went away without a word is noticed after some two minutes of silence, also by a request that only waits.
+PROBES = {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
 
 
 class _Server(uvicorn.Server):
@@ -72,7 +74,7 @@ async def _serve(service: Service, listener: socket.socket, dev: bool) -> None:
         make_app(service, closing, dev=dev),
         http=InterimProtocol,
         ws="websockets-sansio",
-        ws_max_size=MAX_MESSAGE_BYTES,
+        ws_max_size=MAX_PREVIEW_MESSAGE_BYTES,
         ws_ping_interval=PING_EVERY_S,
         ws_ping_timeout=SILENT_S,
         ws_per_message_deflate=False,
@@ -116,6 +118,9 @@ def _listen(settings: Settings) -> socket.socket:
         family, kind, protocol, _, address = found[0]
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # what it accepts inherits these
+        for option, value in PROBES.items():
+            listener.setsockopt(socket.IPPROTO_TCP, option, value)
         listener.bind(address)
         listener.listen(BACKLOG)
     except OSError as problem:

@@ -162,6 +162,8 @@ def check(value: Any, shape: Shape, name: str) -> Any:
 
 def _check_any(value: Any, shapes: Sequence[Shape], name: str) -> Any:
     for shape in shapes:
+        if shape.get("type") == "null" and value is not None:
+            continue  # it has nothing to say about what is wrong with a value
         try:
             return check(value, shape, name)
         except InvalidInput as problem:

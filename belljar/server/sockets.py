@@ -11,11 +11,12 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from belljar.errors import InvalidInput
 from belljar.server.answers import STALLED_S
 
-MAX_MESSAGE_BYTES = 1024 * 1024
+# Each is held in memory as a whole. Those of previews belong to others, who may want larger ones.
+MAX_MESSAGE_BYTES, MAX_PREVIEW_MESSAGE_BYTES = 1024 * 1024, 16 * 1024 * 1024
 # A client that answers no ping for so long is gone. Not sooner: one whose bytes nobody takes is not read from, pongs included.
 PING_EVERY_S, SILENT_S = 20.0, 120.0
-# Close codes of RFC 6455: all is well; we met a condition that prevents us from going on.
-DONE, FAILED = 1000, 1011
+# Close codes of RFC 6455: all is well; a message is too big; we met a condition that prevents us from going on.
+DONE, TOO_BIG, FAILED = 1000, 1009, 1011
 
 
 def is_open(socket: WebSocket) -> bool:
@@ -28,6 +29,9 @@ async def receive(socket: WebSocket) -> bytes | dict[str, Any]:
     if message["type"] == "websocket.disconnect":
         raise WebSocketDisconnect(message.get("code", 1000), message.get("reason"))
     data: bytes | None = message.get("bytes")
+    if len(data if data is not None else message.get("text") or "") > MAX_MESSAGE_BYTES:
+        await socket.close(TOO_BIG)
+        raise WebSocketDisconnect(TOO_BIG, "the message is too big")
     return data if data is not None else parse(message.get("text") or "")
 
 

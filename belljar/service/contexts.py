@@ -13,7 +13,7 @@ from typing import Any
 from belljar.errors import ContextNotFound
 from belljar.fleet.cell import Cell
 from belljar.fleet.cell_reader import Budget
-from belljar.fleet.contexts import ALIASES, DEFAULT_ID, DEFAULT_LANGUAGE, CodeContext, ContextInfo, OnDisconnect
+from belljar.fleet.contexts import DEFAULT_ID, DEFAULT_LANGUAGE, CodeContext, ContextInfo, OnDisconnect, plain_name
 from belljar.fleet.execution import Event, Execution, Stderr, Stdout
 from belljar.fleet.results import Variable
 from belljar.fleet.sandbox import Sandbox
@@ -79,7 +79,7 @@ def _language(name: str) -> str | None:
     if name == DEFAULT_ID:
         return DEFAULT_LANGUAGE
     prefix, colon, language = name.partition(":")
-    return ALIASES.get(language.lower(), language) if colon and prefix == DEFAULT_ID else None
+    return plain_name(language) if colon and prefix == DEFAULT_ID else None
 
 
 async def _get(sandbox: Sandbox, name: str) -> CodeContext:

@@ -7,6 +7,7 @@ from belljar.fleet.contexts import ContextInfo
 from belljar.fleet.execution import Event as CellEvent
 from belljar.fleet.execution import Execution
 from belljar.fleet.files import FileEntry, FileEvent
+from belljar.fleet.ports import MAX_PORT, PortStream
 from belljar.fleet.process import Dropped, Exit, Output, Process, PtySize
 from belljar.fleet.processes import ProcessInfo, ProcessResult
 from belljar.fleet.results import Result
@@ -20,6 +21,7 @@ from belljar.store.tokens import TokenRecord
 from belljar.templates.bake import TemplateInfo
 
 __all__ = [
+    "MAX_PORT",
     "CellEvent",
     "ContextInfo",
     "Dropped",
@@ -32,6 +34,7 @@ __all__ = [
     "Output",
     "Page",
     "Place",
+    "PortStream",
     "Process",
     "ProcessInfo",
     "ProcessResult",

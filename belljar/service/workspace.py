@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -65,6 +65,8 @@ class Workspace:
         ttl_s: float | None = None,
         persistent: bool = False,
         disk_mib: int | None = None,
+        egress: object = None,
+        egress_secrets: Iterable[Mapping[str, str]] | None = None,
     ) -> SandboxRecord:
         if snapshot is not None:
             await self.get_snapshot(snapshot)
@@ -78,6 +80,8 @@ class Workspace:
                 workspace=self.name,
                 persistent=persistent,
                 disk_mib=disk_mib,
+                egress=egress,
+                egress_secrets=egress_secrets,
                 ticket=ticket,
             )
         self.parts.activity.touch(sandbox.id)

@@ -24,7 +24,11 @@ from belljar.store.pages import Page, Query
 
 @dataclass(frozen=True)
 class SandboxRecord:
-    """A sandbox as it is remembered. `parent` is the sandbox it was forked from; `reason` says why it is in a bad state."""
+    """A sandbox as it is remembered. `parent` is the sandbox it was forked from; `reason` says why it is in a bad state.
+
+    `egress` is its policy, empty for the server's own; `egress_bytes` have been moved so far. Secrets and the authority's key are
+    for the host alone, and never shown.
+    """
 
     id: str
     template: str
@@ -44,6 +48,10 @@ class SandboxRecord:
     workspace: str = "default"
     persistent: bool = False
     ttl_s: float | None = None
+    egress: Mapping[str, Any] = field(default_factory=dict)
+    egress_secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+    egress_authority: str = field(default="", repr=False)
+    egress_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,8 @@ class SnapshotRecord:
     size_bytes: int
     metadata: Mapping[str, str] = field(default_factory=dict)
     workspace: str = "default"
+    egress: Mapping[str, Any] = field(default_factory=dict)
+    egress_secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -72,7 +82,7 @@ class Size:
 
 Record = TypeVar("Record", SandboxRecord, SnapshotRecord)
 
-JSON_FIELDS = frozenset({"metadata", "env"})
+JSON_FIELDS = frozenset({"metadata", "env", "egress", "egress_secrets"})
 FLAG_FIELDS = frozenset({"persistent"})
 SANDBOX_FIELDS = frozenset(f.name for f in fields(SandboxRecord))
 
@@ -153,11 +163,12 @@ class Records:
     # -- snapshots --
 
     def insert_snapshot(self, record: SnapshotRecord) -> SnapshotRecord:
-        """Remember a snapshot. It belongs to the workspace of its sandbox, whoever took it."""
+        """Remember a snapshot. It belongs to the workspace of its sandbox, whoever took it, and has its sandbox's egress."""
         with self.database.write(durable=True) as db:
-            owner = db.execute("SELECT workspace FROM sandboxes WHERE id = ?", (record.sandbox_id,)).fetchone()
+            columns = "workspace, egress, egress_secrets"
+            owner = db.execute(f"SELECT {columns} FROM sandboxes WHERE id = ?", (record.sandbox_id,)).fetchone()
             if owner is not None:
-                record = replace(record, workspace=owner[0])
+                record = replace(record, **{name: _from_column(name, owner[name]) for name in owner.keys()})  # noqa: SIM118
             self._insert(db, "snapshots", record)
         return record
 

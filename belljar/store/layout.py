@@ -10,6 +10,7 @@
     locks/                  one empty file per lock, never removed while Belljar may run
     tmp/                    work under way; finished work is renamed out of it
     belljar.db, host.json   records; what was found out about this machine
+    preview.key             what links to previews are signed with
 
 A name from outside becomes a path only here, and only if it is one plain component.
 """
@@ -79,6 +80,10 @@ class Layout:
     @property
     def host_facts(self) -> Path:
         return self.home / "host.json"
+
+    @property
+    def preview_key(self) -> Path:
+        return self.home / "preview.key"
 
     def kernel(self, digest: str) -> Path:
         return self.kernels / part("kernel digest", digest)

@@ -36,6 +36,7 @@ class Manifest:
     created_at: float
     packages: Mapping[str, Any] = field(default_factory=dict)
     warm_cells: Sequence[str] = ()  # for the Python context, run again wherever code must be translated anew
+    egress: Mapping[str, Any] = field(default_factory=dict)  # the template's own policy; empty for the server's
 
 
 @dataclass(frozen=True)

@@ -41,4 +41,19 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             workspace TEXT PRIMARY KEY, sandboxes INTEGER, memory_mib INTEGER, disk_mib INTEGER, rate_per_s REAL, rate_burst INTEGER
         ) STRICT""",
     ),
+    (
+        """CREATE TABLE ports (
+            sandbox_id TEXT NOT NULL, port INTEGER NOT NULL, shared INTEGER NOT NULL, public INTEGER NOT NULL,
+            label TEXT NOT NULL, links_since REAL NOT NULL, PRIMARY KEY (sandbox_id, port)
+        ) STRICT""",
+        "CREATE TRIGGER ports_of_the_gone AFTER DELETE ON sandboxes BEGIN DELETE FROM ports WHERE sandbox_id = OLD.id; END",
+    ),
+    (
+        "ALTER TABLE sandboxes ADD COLUMN egress TEXT NOT NULL DEFAULT '{}'",
+        "ALTER TABLE sandboxes ADD COLUMN egress_secrets TEXT NOT NULL DEFAULT '{}'",
+        "ALTER TABLE sandboxes ADD COLUMN egress_authority TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE sandboxes ADD COLUMN egress_bytes INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE snapshots ADD COLUMN egress TEXT NOT NULL DEFAULT '{}'",
+        "ALTER TABLE snapshots ADD COLUMN egress_secrets TEXT NOT NULL DEFAULT '{}'",
+    ),
 )

@@ -102,6 +102,8 @@ def _digest(recipe: Recipe, kernel: KernelImage, root: RootImage, facts: HostFac
     shape = [recipe.vcpus, recipe.memory_mib, recipe.disk_mib, recipe.workdir, recipe.warmup]
     if recipe.context:
         shape += [recipe.context.preload, recipe.context.cells]
+    if recipe.egress:
+        shape += [recipe.egress]
     content = [BAKE_GENERATION, recipe.name, kernel.digest, root.digest, shape, facts.fingerprint.to_json()]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
@@ -238,6 +240,7 @@ def _manifest(recipe: Recipe, kernel: KernelImage, root: RootImage, facts: HostF
         fingerprint=facts.fingerprint.to_json(),
         created_at=time.time(),
         warm_cells=recipe.context.cells if recipe.context else (),
+        egress=recipe.egress,
     )
 
 

@@ -24,12 +24,15 @@ from belljar.templates.steps import LOCK_DEADLINE_S, Progress, as_root, director
 KERNEL_GENERATION = 1
 SUITE = "bookworm"
 PACKAGES = ("linux-image-cloud-amd64", "busybox-static")
-# ext4 and the serial console are built in; these are not.
-MODULES = ("virtio_mmio", "virtio_blk", "virtio_console", "overlay")
+# ext4 and the serial console are built in; these are not. The second line is what guest/net/rules.py needs.
+MODULES = (
+    *("virtio_mmio", "virtio_blk", "virtio_console", "overlay"),
+    *("nf_tables", "nft_chain_nat", "nft_redir", "nft_reject_ipv4", "nft_fib_ipv4", "nft_ct", "nft_queue", "nfnetlink_queue"),
+)
 
 INIT = Path(__file__).parent / "initrd" / "init"
 AGENT = Path(__file__).parent.parent
-AGENT_SOURCES = ("__init__.py", "wire/*.py", "guest/*.py", "kernel/*.py", "kernel/*.js")
+AGENT_SOURCES = ("__init__.py", "wire/*.py", "guest/*.py", "guest/net/*.py", "kernel/*.py", "kernel/*.js")
 START = b"""import sys
 sys.path.insert(0, "/usr/lib/belljar")
 from belljar.guest.init import main

@@ -10,6 +10,7 @@
     workdir                         where processes start
     vcpus, memory_mib, disk_mib     the machine
     warmup                          shell lines that the default user runs before the snapshot is taken
+    [egress]                        mode, allow, deny, limits: what its sandboxes may connect to unless they are given a policy
     [context]                       with it, sandboxes have a Python context from the start:
         preload                     modules that all Python contexts find imported (not bound to names)
         warm                        cells that it runs before the snapshot is taken; they should leave no names behind
@@ -24,11 +25,13 @@ import hashlib
 import json
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from belljar.egress.policy import parse_policy
 from belljar.errors import InvalidInput, TemplateNotFound
 from belljar.templates.fields import Fields, guest_path, lock_lines
 
@@ -88,6 +91,7 @@ class Recipe:
     disk_mib: int
     warmup: tuple[str, ...]
     context: WarmContext | None
+    egress: Mapping[str, Any]  # empty: whatever the server's default is
     extended: bool  # another recipe of the folder builds on it, so its tree is worth keeping
 
     @property
@@ -129,6 +133,7 @@ class Recipe:
                 "name": self.name,
                 "workdir": self.workdir,
                 "machine": [self.vcpus, self.memory_mib, self.disk_mib],
+                **({"egress": self.egress} if self.egress else {}),
                 "warmup": self.warmup,
                 "context": [self.context.preload, self.context.cells] if self.context else None,
             }
@@ -213,6 +218,7 @@ def _load(name: str, recipes_dir: Path, drafts: dict[str, dict[str, Any]], child
         disk_mib=fields.whole("disk_mib", 64, 2**24, parent.disk_mib if parent else None),
         warmup=fields.texts("warmup", parent.warmup if parent else ()),
         context=_context(fields, parent),
+        egress=_egress(fields, parent),
         extended=any(draft.get("extends") == name for draft in drafts.values()),
     )
     fields.finish()
@@ -234,6 +240,16 @@ def _context(fields: Fields, parent: Recipe | None) -> WarmContext | None:
     context = WarmContext(section.words("preload", r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"), section.texts("warm"))
     section.finish()
     return context
+
+
+def _egress(fields: Fields, parent: Recipe | None) -> Mapping[str, Any]:
+    section = fields.section("egress")
+    if section is None:
+        return parent.egress if parent else {}
+    try:
+        return parse_policy(section.content).to_json()
+    except InvalidInput as problem:
+        fields.bad("egress", problem.message)
 
 
 def _files(fields: Fields, folder: Path) -> tuple[File, ...]:

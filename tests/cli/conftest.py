@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 
-from belljar.cli import copying, executing, opening, running, sandboxes, snapshots
+from belljar.cli import copying, executing, forwarding, opening, running, sandboxes, snapshots
 from belljar.cli.main import build_parser
+from belljar.egress.outlet import Ground, Outlet
 from belljar.errors import SandboxNotFound
+from belljar.fleet.egress import DenialWatch
 from belljar.fleet.files import Files
+from belljar.fleet.ports import Ports
 from belljar.fleet.processes import Processes
 from belljar.store.db import SandboxRecord, SnapshotRecord
 from belljar.vm.link import Link
@@ -36,7 +39,8 @@ class StubSandbox:
             return guest.link
 
         self.id, self._fleet = name, fleet
-        self.processes, self.files = Processes(link), Files(link)
+        self.processes, self.files, self.ports = Processes(link), Files(link), Ports(link)
+        self.egress = SimpleNamespace(watch=lambda: DenialWatch(fleet.outlet))
         self.record = SandboxRecord(name, "base", "d" * 64, "running", 1.0, 2, 2048, 10240, metadata={"k": "v\x1b[31m"})
 
     def __getattr__(self, move: str) -> Callable[..., Awaitable[Any]]:
@@ -55,6 +59,7 @@ class StubSandbox:
 class StubFleet:
     guest: Guest | None
     log: list[tuple[Any, ...]] = field(default_factory=list)
+    outlet: Outlet = field(default_factory=lambda: Outlet(Ground()))
 
     async def create(self, template: str = "base", **wishes: Any) -> StubSandbox:
         self.log.append(("create", template, wishes))
@@ -89,7 +94,7 @@ def _install(fleet: StubFleet, monkeypatch: pytest.MonkeyPatch) -> None:
     async def open_fleet() -> AsyncIterator[StubFleet]:
         yield fleet
 
-    for module in (opening, copying, executing, running, sandboxes, snapshots):
+    for module in (opening, copying, executing, forwarding, running, sandboxes, snapshots):
         monkeypatch.setattr(module, "open_fleet", open_fleet)
     monkeypatch.setattr(sys, "stdin", open(os.devnull))  # noqa: PTH123, SIM115
 

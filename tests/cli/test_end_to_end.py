@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -74,6 +77,26 @@ def test_a_sandbox_lives_across_calls(belljar: Belljar, tmp_path: Path) -> None:
     assert sandbox not in belljar("ps").stdout
 
 
+def test_forward_leads_into_a_sandbox_that_is_asleep(belljar: Belljar, settings: Settings) -> None:
+    sandbox = belljar("create").stdout.strip()
+    belljar("exec", "-d", sandbox, "cd /etc && exec python3 -m http.server 8000 --bind 127.0.0.1")
+    belljar("exec", sandbox, "until (exec 3<>/dev/tcp/127.0.0.1/8000) 2>/dev/null; do sleep 0.2; done", "--timeout", "120")
+    belljar("hibernate", sandbox)
+    argv = [sys.executable, "-m", "belljar.cli.main", "forward", sandbox, "0:8000"]
+    environ = {**os.environ, "BELLJAR_HOME": str(settings.home), "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as forward:
+        assert forward.stdout is not None
+        found = re.search(r"127\.0\.0\.1:(\d+)", forward.stdout.readline())
+        try:
+            assert found, "it ended without forwarding"
+            with urllib.request.urlopen(f"http://127.0.0.1:{found.group(1)}/hostname", timeout=120) as answer:
+                assert answer.read().decode().strip() == sandbox
+        finally:
+            forward.send_signal(signal.SIGTERM)
+            _, said = forward.communicate(timeout=60)
+    assert forward.returncode == 143 and said == "", said
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -88,6 +111,8 @@ def test_a_sandbox_lives_across_calls(belljar: Belljar, tmp_path: Path) -> None:
         (("snapshot", "rm", "none"), "no snapshot"),
         (("template", "build", "none"), "none"),
         (("fork", "sb-none"), "no sandbox"),
+        (("forward", "sb-none", "80"), "no sandbox"),
+        (("forward", "sb-none", "80:"), "LOCAL:PORT"),
     ],
 )
 def test_mistakes_get_one_line_that_says_what_was_wrong(belljar: Belljar, words: tuple[str, ...], said: str) -> None:

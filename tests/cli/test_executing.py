@@ -36,7 +36,7 @@ async def test_run_streams_both_outputs_and_passes_the_exit_code_on(
     code = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(5)"
     assert await belljar("run", "-c", code, "-e", "A=1", "--template", "python-data") == 5
     assert capsysbinary.readouterr() == (b"out\n", b"err\n")
-    assert fleet.log == [("create", "python-data", {"env": {"A": "1"}}), ("sb-1", "kill", (), {})]
+    assert fleet.log == [("create", "python-data", {"env": {"A": "1"}, "egress": None}), ("sb-1", "kill", (), {})]
 
 
 async def test_run_uploads_a_file_and_runs_it_where_it_lies(

@@ -9,6 +9,7 @@ import pytest
 
 from belljar.cli.opening import parse_pairs
 from belljar.cli.render import flatten, one_line, render_age, render_bytes, render_json, render_table
+from belljar.egress.policy import parse_policy
 from belljar.errors import InvalidInput, SandboxNotFound
 from tests.cli.conftest import Command, StubFleet
 
@@ -18,11 +19,32 @@ async def test_create_passes_every_wish_on(stub_fleet: StubFleet, belljar: Comma
     words = ("--template", "python-data", "--ttl", "60", *shape, "-e", "A=1", "-e", "B=x=y", "--metadata", "team=a")
     assert await belljar("create", *words) == 0
     assert capsys.readouterr().out == "sb-1\n"
-    wishes = {"snapshot": None, "env": {"A": "1", "B": "x=y"}, "metadata": {"team": "a"}, "ttl_s": 60.0}
+    wishes = {"snapshot": None, "env": {"A": "1", "B": "x=y"}, "metadata": {"team": "a"}, "ttl_s": 60.0, "egress": None}
     assert stub_fleet.log == [("create", "python-data", {**wishes, "vcpus": 1, "memory_mib": 512, "disk_mib": 1024})]
     await belljar("create", "--snapshot", "snap-1", "--json")
     assert json.loads(capsys.readouterr().out)["id"] == "sb-1"
     assert stub_fleet.log[1][2]["snapshot"] == "snap-1"
+
+
+@pytest.mark.parametrize(
+    ("words", "policy"),
+    [
+        (["--egress", "off"], {"mode": "off", "allow": [], "deny": []}),
+        (["--egress", "open", "--deny", "a.test"], {"mode": "open", "allow": [], "deny": ["a.test"]}),
+        (["--egress", "a.test, b.test:443"], {"mode": "allow-list", "allow": ["a.test", "b.test:443"], "deny": []}),
+        (["--allow", "a.test", "--allow", "*.b.test"], {"mode": "allow-list", "allow": ["a.test", "*.b.test"], "deny": []}),
+        (["--deny", "a.test"], {"mode": "open", "allow": [], "deny": ["a.test"]}),
+    ],
+)
+async def test_create_with_a_policy(stub_fleet: StubFleet, belljar: Command, words: list[str], policy: dict[str, object]) -> None:
+    await belljar("create", *words)
+    assert stub_fleet.log[0][2]["egress"] == policy
+    parse_policy(policy)
+
+
+async def test_no_secret_is_shown(stub_fleet: StubFleet, belljar: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    await belljar("ps", "--json")
+    assert not {"egress_secrets", "egress_authority"} & json.loads(capsys.readouterr().out)[0].keys()
 
 
 async def test_ps_lists_and_disarms_what_guests_could_print(

@@ -24,6 +24,7 @@ class GuestChannel:
         self.request = request
         self.news = asyncio.Event()
         self.received = bytearray()
+        self.messages: list[dict[str, Any]] = []
         self.ended = asyncio.Event()
         self.was_reset = asyncio.Event()
 
@@ -51,6 +52,8 @@ class GuestChannel:
     def deliver(self, event: Event) -> None:
         if event.kind == DATA:
             self.received += event.payload
+        elif event.kind == MESSAGE:
+            self.messages.append(json.loads(event.payload))
         if event.kind in (DATA, MESSAGE):
             self._guest.mux.consumed(self._number, len(event.payload))
             self._guest.flush()

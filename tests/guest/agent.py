@@ -11,6 +11,8 @@ from belljar.guest.cgroups import ControlGroups, SessionGroups
 from belljar.guest.context import Context
 from belljar.guest.machine import Machine
 from belljar.guest.main import serve
+from belljar.guest.net.setup import Sockets, open_sockets
+from belljar.guest.net.trust import Trust
 
 
 class RecordingMachine(Machine):
@@ -41,7 +43,13 @@ class RecordingMachine(Machine):
 def main() -> None:
     fd, user, cwd, etc, work, venv = sys.argv[1:]
     groups = ControlGroups(Path(work)) if work else SessionGroups()
-    context = Context(RecordingMachine(Path(etc)), groups, user=user, cwd=cwd, venv=venv)
+    trust = Trust(str(Path(etc).parent))
+    trust.set_up()
+    # No packets are held on a host, so the names are all that there is of the network.
+    datagrams = open_sockets(0).datagrams
+    Path(etc, "name-server").write_text(str(datagrams.getsockname()[1]))
+    sockets = Sockets(None, datagrams)
+    context = Context(RecordingMachine(Path(etc)), groups, user=user, cwd=cwd, venv=venv, trust=trust, sockets=sockets)
     asyncio.run(serve(int(fd), context, until_eof=True))
 
 

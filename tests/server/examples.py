@@ -61,6 +61,6 @@ Programs are run as the documents have them, with another address and token in t
 `Sandbox(template=…)`, `run` and `close` of "{AGENTS}" were never in the published client; Belljar's own has them.
 
 Not run: the loops with a model of "{AGENT}" and "{AGENTS}" need a model provider (the tools they call are in
-the rows above). The pattern of "{AGENTS}" with a volume needs volumes, and `pip install` inside a sandbox needs network access;
-both do not exist yet.
+the rows above). The pattern of "{AGENTS}" with a volume needs volumes, which do not exist yet. `pip install` inside a sandbox
+is tested with an index of the tests' own.
 """

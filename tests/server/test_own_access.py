@@ -42,6 +42,10 @@ OF_A_SANDBOX: list[tuple[str, str, dict[str, Any] | None]] = [
     ("GET", "/fs/tree?path=/tmp", None),
     ("PUT", "/fs/tree?path=/tmp", None),
     ("GET", "/stats", None),
+    ("GET", "/egress", None),
+    ("PATCH", "/egress", {"mode": "off"}),
+    ("PUT", "/egress/secrets", {"host": "a.example", "header": "x-key", "value": "v"}),
+    ("DELETE", "/egress/secrets?host=a.example&header=x-key", None),
     ("POST", "/repl", CODE),
 ]
 

@@ -50,6 +50,21 @@ def write(recipes: Path, name: str, content: str) -> None:
     (recipes / name / "recipe.toml").write_text(content)
 
 
+def test_a_policy_is_inherited_or_replaced_and_changes_the_digest(recipes: Path) -> None:
+    without = load_recipe("child", recipes).digest
+    assert not load_recipe("base", recipes).egress
+    write(recipes, "base", BASE.replace("[context]", '[egress]\nallow = ["PyPI.org"]\n[context]'))
+    child = load_recipe("child", recipes)
+    assert child.egress["mode"] == "allow-list" and child.egress["allow"] == ["pypi.org"]
+    assert child.digest != without and child.root_digest == load_recipe("child", recipes).root_digest
+    write(recipes, "child", CHILD + '[egress]\nmode = "off"\n')
+    assert load_recipe("child", recipes).egress["mode"] == "off"
+    for wrong in ('mode = "shut"', 'allow = ["not a host"]', "allows = []"):
+        write(recipes, "child", CHILD + f"[egress]\n{wrong}\n")
+        with pytest.raises(InvalidInput, match="egress"):
+            load_recipe("child", recipes)
+
+
 def test_a_child_inherits_the_machine_and_adds_to_the_image(recipes: Path) -> None:
     write(recipes, "child", CHILD + 'memory_mib = 1024\nwheels = ["extra==3"]\n')
     (recipes / "child" / "wheels.lock").write_text("extra==3\n")

@@ -21,6 +21,8 @@ Content = bytes | bytearray | memoryview | str | Iterable[bytes] | AsyncIterable
 Flow = AsyncGenerator[T, None]
 CancelEvent = asyncio.Event
 WebSocket = ClientConnection
+# Answers to pings wait behind what has not been read yet; so long the server waits too.
+SILENT_S = 120.0
 
 
 class Creatable:
@@ -122,7 +124,13 @@ async def pieces_of(content: Content) -> Flow[bytes]:
 
 async def open_websocket(url: str, headers: dict[str, str], timeout: float, proxy: bool) -> WebSocket:
     return await connect(
-        url, additional_headers=headers, open_timeout=timeout, proxy=True if proxy else None, compression=None, max_size=2**24
+        url,
+        additional_headers=headers,
+        open_timeout=timeout,
+        proxy=True if proxy else None,
+        compression=None,
+        max_size=2**24,
+        ping_timeout=SILENT_S,
     )
 
 

@@ -10,8 +10,8 @@ from belljar.sdk._async.adaptors import CancelEvent, Flow
 from belljar.sdk._async.events import event_log
 from belljar.sdk._async.streaming import AsyncStream
 from belljar.sdk.previews import preview_url
-from belljar.sdk.requests import MACHINE_S, route
-from belljar.sdk.values import SandboxEvent, Snapshot
+from belljar.sdk.requests import MACHINE_S, route, texts
+from belljar.sdk.values import SandboxEvent, Snapshot, items_of
 
 if TYPE_CHECKING:
     from belljar.sdk._async.client import AsyncClient
@@ -121,20 +121,18 @@ class AsyncLiving:
                 yield str(event.data.get("line", event.data.get("chunk", event.data.get("text", "")))).rstrip("\n")
 
     def preview_url(self, port: int, scheme: str | None = None) -> str:
-        """Where a port of the sandbox can be seen from outside."""
+        """Where a port of the sandbox can be seen from outside, with a key, a link's cookie, or if it is public."""
         return preview_url(self._client.api_url, self._client.preview_host, self.id, port, scheme)
 
     async def preview_urls(self) -> dict[int, str]:
-        """The same for every port that something listens on."""
-        found = await self._client.transport.json("GET", route("sandboxes", self.id, "ports"))
-        ports = found.get("ports") if isinstance(found, dict) else found
-        numbers = [item.get("port") if isinstance(item, dict) else item for item in ports or []]
-        return {port: self.preview_url(port) for port in numbers if isinstance(port, int)}
+        """The same for every port that something listens on, or that was exposed."""
+        found = items_of(await self._client.transport.json("GET", route("sandboxes", self.id, "ports")))
+        return {item["port"]: self.preview_url(item["port"]) for item in found}
 
     async def signed_preview_url(self, port: int, ttl_seconds: int = 3600, paths: Sequence[str] | None = None) -> str:
-        """An address that works without a key until `ttl_seconds` have passed."""
+        """An address that works without a key until `ttl_seconds` have passed; with `paths`, for those and what is below them."""
         body: dict[str, Any] = {"port": port, "ttl_seconds": ttl_seconds}
-        body |= {"paths": list(paths)} if paths is not None else {}
+        body |= {"paths": texts("paths", paths)} if paths is not None else {}
         return str((await self._post("preview-token", body))["url"])
 
     async def _post(self, action: str, body: Mapping[str, Any] | None = None) -> Any:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from websockets.exceptions import ConnectionClosed
-
-from belljar.sdk._async.adaptors import WebSocket, receive
-from belljar.sdk.errors import Lost
-from belljar.sdk.requests import route
+from belljar.sdk._async.connection import AsyncConnection
+from belljar.sdk._async.forwarding import forwarding
+from belljar.sdk.requests import route, texts
+from belljar.sdk.values import items_of
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from belljar.sdk._async.client import AsyncClient
 
 
@@ -37,13 +35,13 @@ class AsyncEgress:
         deny: Sequence[str] | None = None,
         limits: Mapping[str, int] | None = None,
     ) -> dict[str, Any]:
-        """Change the policy of a running sandbox; what is not named stays. Connections that it forbids are cut."""
-        wish: dict[str, Any] = {"mode": mode, "allow": allow, "deny": deny, "limits": limits}
-        body = {name: list(value) if name in ("allow", "deny") else value for name, value in wish.items() if value is not None}
+        """Change the policy at once; what is not named stays, but `allow` alone means mode `allow-list`. What it forbids is cut."""
+        wish = {"mode": mode, "allow": texts("allow", allow), "deny": texts("deny", deny), "limits": limits}
+        body = {name: value for name, value in wish.items() if value is not None}
         return await self._transport.object("PATCH", self._path, body)
 
     async def set_secret(self, host: str, header: str, value: str) -> None:
-        """Requests to `host` get this header on their way out; the sandbox never sees its value."""
+        """HTTPS requests to `host` (or `host:port`) get this header on their way out; the sandbox never sees its value."""
         await self._transport.json("PUT", f"{self._path}/secrets", {"host": host, "header": header, "value": value})
 
     async def remove_secret(self, host: str, header: str) -> None:
@@ -58,54 +56,29 @@ class AsyncPorts:
         self._sandbox_id = sandbox_id
 
     async def list(self) -> builtins.list[dict[str, Any]]:
-        found = await self._transport.json("GET", self._route())
-        ports = found.get("ports") if isinstance(found, dict) else found
-        return [item if isinstance(item, dict) else {"port": item} for item in ports or []]
+        """What listens, and what was exposed: port, label, listening, process, public, url and proxy_url of each. Wakes nothing."""
+        return items_of(await self._transport.json("GET", self._route()))
 
     async def expose(self, port: int, *, public: bool = False, label: str | None = None) -> dict[str, Any]:
-        """Let a port be seen from outside; without `public`, with a key only."""
+        """Name a port; with `public` everyone may look at it, else only who has a key or a signed link."""
         body: dict[str, Any] = {"port": port, "public": public}
         body |= {"label": label} if label is not None else {}
         return await self._transport.object("POST", self._route(), body)
 
     async def hide(self, port: int) -> None:
+        """Private again; links to it end."""
         await self._transport.json("DELETE", self._route(str(port)))
 
     async def connect(self, port: int) -> AsyncConnection:
-        """A TCP connection to a port of the sandbox."""
+        """A TCP connection to a port of the sandbox, which is woken for it. PortClosed if nothing listens there."""
         return AsyncConnection(await self._transport.websocket(self._route(str(port), "connect"), {}))
+
+    @asynccontextmanager
+    async def forward(self, port: int, local_port: int = 0) -> AsyncIterator[int]:
+        """Lead a port of this machine (127.0.0.1; 0 picks one) to a port of the sandbox; gives the local one."""
+        await self.list()  # what is wrong with the sandbox is told now, not to the first who connects
+        async with forwarding(self._transport, self._route(str(port), "connect"), local_port) as listening:
+            yield listening
 
     def _route(self, *more: str) -> str:
         return route("sandboxes", self._sandbox_id, "ports", *more)
-
-
-class AsyncConnection:
-    """Bytes to and from a port of the sandbox."""
-
-    def __init__(self, socket: WebSocket) -> None:
-        self._socket = socket
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    async def send(self, data: bytes) -> None:
-        try:
-            await self._socket.send(data)
-        except ConnectionClosed as problem:
-            raise Lost(f"the connection is closed: {problem}") from problem
-
-    async def receive(self, timeout: float | None = None) -> bytes:
-        """The next bytes; empty at the end."""
-        while True:
-            try:
-                message = await receive(self._socket, timeout)
-            except ConnectionClosed:
-                return b""
-            if isinstance(message, bytes):
-                return message
-
-    async def aclose(self) -> None:
-        await self._socket.close()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from belljar.sdk._async.adaptors import CancelEvent, Flow
 from belljar.sdk._async.paging import pages
 from belljar.sdk.errors import InvalidArgument, Lost
-from belljar.sdk.requests import MACHINE_S, route
+from belljar.sdk.requests import MACHINE_S, route, texts
 from belljar.sdk.values import items_of
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class AsyncSandboxAPI:
         env: Mapping[str, str] | None = None,
         disk_mb: int | None = None,
         egress_allowlist: Sequence[str] | None = None,
-        egress: Mapping[str, Any] | None = None,
+        egress: str | Mapping[str, Any] | None = None,
         egress_secrets: Sequence[Mapping[str, str]] | None = None,
         cancel: CancelEvent | None = None,
     ) -> AsyncSandbox:
@@ -60,8 +60,8 @@ class AsyncSandboxAPI:
             volumes=[dict(volume) for volume in volumes] if volumes else None,
             env=dict(env) if env else None,
             disk_mb=disk_mb,
-            egress_allowlist=list(egress_allowlist) if egress_allowlist is not None else None,
-            egress=dict(egress) if egress is not None else None,
+            egress_allowlist=texts("egress_allowlist", egress_allowlist),
+            egress=dict(egress) if isinstance(egress, Mapping) else egress,
             egress_secrets=[dict(secret) for secret in egress_secrets] if egress_secrets else None,
         )
         data = await self._client.transport.create("/sandboxes", body, timeout=self._patience(), cancel=cancel)

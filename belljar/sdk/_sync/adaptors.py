@@ -21,6 +21,8 @@ Content = bytes | bytearray | memoryview | str | Iterable[bytes]
 # What a generator function gives.
 Flow = Generator[T, None, None]
 WebSocket = ClientConnection
+# Answers to pings wait behind what has not been read yet; so long the server waits too.
+SILENT_S = 120.0
 
 
 class CancelEvent(Protocol):
@@ -111,7 +113,13 @@ def pieces_of(content: Content) -> Flow[bytes]:
 
 def open_websocket(url: str, headers: dict[str, str], timeout: float, proxy: bool) -> WebSocket:
     opened = connect(
-        url, additional_headers=headers, open_timeout=timeout, proxy=True if proxy else None, compression=None, max_size=2**24
+        url,
+        additional_headers=headers,
+        open_timeout=timeout,
+        proxy=True if proxy else None,
+        compression=None,
+        max_size=2**24,
+        ping_timeout=SILENT_S,
     )
     return opened.__enter__()  # newer versions of the library want to be entered; `close` is what leaving does
 

@@ -11,8 +11,8 @@ from belljar.sdk._sync.adaptors import CancelEvent, Flow
 from belljar.sdk._sync.events import event_log
 from belljar.sdk._sync.streaming import Stream
 from belljar.sdk.previews import preview_url
-from belljar.sdk.requests import MACHINE_S, route
-from belljar.sdk.values import SandboxEvent, Snapshot
+from belljar.sdk.requests import MACHINE_S, route, texts
+from belljar.sdk.values import SandboxEvent, Snapshot, items_of
 
 if TYPE_CHECKING:
     from belljar.sdk._sync.client import Client
@@ -122,20 +122,18 @@ class Living:
                 yield str(event.data.get("line", event.data.get("chunk", event.data.get("text", "")))).rstrip("\n")
 
     def preview_url(self, port: int, scheme: str | None = None) -> str:
-        """Where a port of the sandbox can be seen from outside."""
+        """Where a port of the sandbox can be seen from outside, with a key, a link's cookie, or if it is public."""
         return preview_url(self._client.api_url, self._client.preview_host, self.id, port, scheme)
 
     def preview_urls(self) -> dict[int, str]:
-        """The same for every port that something listens on."""
-        found = self._client.transport.json("GET", route("sandboxes", self.id, "ports"))
-        ports = found.get("ports") if isinstance(found, dict) else found
-        numbers = [item.get("port") if isinstance(item, dict) else item for item in ports or []]
-        return {port: self.preview_url(port) for port in numbers if isinstance(port, int)}
+        """The same for every port that something listens on, or that was exposed."""
+        found = items_of(self._client.transport.json("GET", route("sandboxes", self.id, "ports")))
+        return {item["port"]: self.preview_url(item["port"]) for item in found}
 
     def signed_preview_url(self, port: int, ttl_seconds: int = 3600, paths: Sequence[str] | None = None) -> str:
-        """An address that works without a key until `ttl_seconds` have passed."""
+        """An address that works without a key until `ttl_seconds` have passed; with `paths`, for those and what is below them."""
         body: dict[str, Any] = {"port": port, "ttl_seconds": ttl_seconds}
-        body |= {"paths": list(paths)} if paths is not None else {}
+        body |= {"paths": texts("paths", paths)} if paths is not None else {}
         return str((self._post("preview-token", body))["url"])
 
     def _post(self, action: str, body: Mapping[str, Any] | None = None) -> Any:

@@ -4,18 +4,16 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from websockets.exceptions import ConnectionClosed
-
-from belljar.sdk._sync.adaptors import WebSocket, receive
-from belljar.sdk.errors import Lost
-from belljar.sdk.requests import route
+from belljar.sdk._sync.connection import Connection
+from belljar.sdk._sync.forwarding import forwarding
+from belljar.sdk.requests import route, texts
+from belljar.sdk.values import items_of
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from belljar.sdk._sync.client import Client
 
 
@@ -38,13 +36,13 @@ class Egress:
         deny: Sequence[str] | None = None,
         limits: Mapping[str, int] | None = None,
     ) -> dict[str, Any]:
-        """Change the policy of a running sandbox; what is not named stays. Connections that it forbids are cut."""
-        wish: dict[str, Any] = {"mode": mode, "allow": allow, "deny": deny, "limits": limits}
-        body = {name: list(value) if name in ("allow", "deny") else value for name, value in wish.items() if value is not None}
+        """Change the policy at once; what is not named stays, but `allow` alone means mode `allow-list`. What it forbids is cut."""
+        wish = {"mode": mode, "allow": texts("allow", allow), "deny": texts("deny", deny), "limits": limits}
+        body = {name: value for name, value in wish.items() if value is not None}
         return self._transport.object("PATCH", self._path, body)
 
     def set_secret(self, host: str, header: str, value: str) -> None:
-        """Requests to `host` get this header on their way out; the sandbox never sees its value."""
+        """HTTPS requests to `host` (or `host:port`) get this header on their way out; the sandbox never sees its value."""
         self._transport.json("PUT", f"{self._path}/secrets", {"host": host, "header": header, "value": value})
 
     def remove_secret(self, host: str, header: str) -> None:
@@ -59,54 +57,29 @@ class Ports:
         self._sandbox_id = sandbox_id
 
     def list(self) -> builtins.list[dict[str, Any]]:
-        found = self._transport.json("GET", self._route())
-        ports = found.get("ports") if isinstance(found, dict) else found
-        return [item if isinstance(item, dict) else {"port": item} for item in ports or []]
+        """What listens, and what was exposed: port, label, listening, process, public, url and proxy_url of each. Wakes nothing."""
+        return items_of(self._transport.json("GET", self._route()))
 
     def expose(self, port: int, *, public: bool = False, label: str | None = None) -> dict[str, Any]:
-        """Let a port be seen from outside; without `public`, with a key only."""
+        """Name a port; with `public` everyone may look at it, else only who has a key or a signed link."""
         body: dict[str, Any] = {"port": port, "public": public}
         body |= {"label": label} if label is not None else {}
         return self._transport.object("POST", self._route(), body)
 
     def hide(self, port: int) -> None:
+        """Private again; links to it end."""
         self._transport.json("DELETE", self._route(str(port)))
 
     def connect(self, port: int) -> Connection:
-        """A TCP connection to a port of the sandbox."""
+        """A TCP connection to a port of the sandbox, which is woken for it. PortClosed if nothing listens there."""
         return Connection(self._transport.websocket(self._route(str(port), "connect"), {}))
+
+    @contextmanager
+    def forward(self, port: int, local_port: int = 0) -> Iterator[int]:
+        """Lead a port of this machine (127.0.0.1; 0 picks one) to a port of the sandbox; gives the local one."""
+        self.list()  # what is wrong with the sandbox is told now, not to the first who connects
+        with forwarding(self._transport, self._route(str(port), "connect"), local_port) as listening:
+            yield listening
 
     def _route(self, *more: str) -> str:
         return route("sandboxes", self._sandbox_id, "ports", *more)
-
-
-class Connection:
-    """Bytes to and from a port of the sandbox."""
-
-    def __init__(self, socket: WebSocket) -> None:
-        self._socket = socket
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def send(self, data: bytes) -> None:
-        try:
-            self._socket.send(data)
-        except ConnectionClosed as problem:
-            raise Lost(f"the connection is closed: {problem}") from problem
-
-    def receive(self, timeout: float | None = None) -> bytes:
-        """The next bytes; empty at the end."""
-        while True:
-            try:
-                message = receive(self._socket, timeout)
-            except ConnectionClosed:
-                return b""
-            if isinstance(message, bytes):
-                return message
-
-    def close(self) -> None:
-        self._socket.close()

@@ -91,6 +91,7 @@ END = {
     "duration_s": number(),
     "changes": ANYTHING,
     "truncated": answered({"stdout": CUT, "stderr": CUT, "results": CUT}),
+    "notes": listing(text(), "What else happened while it ran, such as connections that were refused."),
 }
 EXECUTION = answered(
     {

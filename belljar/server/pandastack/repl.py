@@ -48,6 +48,7 @@ EXECUTION = answered(
         "state_lost": flag("The context's variables are gone."),
         "execution_count": maybe(whole()),
         "duration_ms": whole(),
+        "notes": listing(text(), "What else happened while it ran, such as connections that were refused."),
     },
     name="ReplExecution",
 )
@@ -67,6 +68,7 @@ def render_execution(execution: Execution) -> dict[str, Any]:
         "state_lost": error.state_lost if error is not None else False,
         "execution_count": execution.count,
         "duration_ms": int(execution.duration_s * 1000),
+        "notes": list(execution.notes),
     }
 
 

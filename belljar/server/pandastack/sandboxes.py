@@ -13,6 +13,7 @@ from belljar.server.asking import query_of, read_fields
 from belljar.server.auth import workspace_of
 from belljar.server.declaring import call
 from belljar.server.operation import OF_A_MACHINE, OF_A_SANDBOX, OF_A_START
+from belljar.server.own.egress import EGRESS_FIELDS, parse_create
 from belljar.server.paging import HEADERS, PARAMETERS, cut, labels_of, page_of
 from belljar.server.pandastack.templates import RUN, run_kind
 from belljar.server.patience import patiently
@@ -41,6 +42,7 @@ CREATE = record(
         "cpu": number("Ignored: it is the template's."),
         "memory_mb": number("Ignored: it is the template's."),
         "disk_gb": number("Ignored: it is the template's."),
+        **EGRESS_FIELDS,
         "volumes": {"description": "Refused: there are none on this server."},
     },
 )
@@ -107,6 +109,7 @@ async def create(request: Request) -> Response:
         persistent=fields.flag("persistent"),
         env=fields.labels("env"),
         disk_mib=fields.whole("disk_mb", 1, 2**31) if "disk_mb" in fields else None,
+        **parse_create(fields),
     )
     return answer(render_sandbox(await patiently(request, work)), 201)
 
