@@ -16,6 +16,8 @@ from belljar.settings import Settings
 from belljar.store.layout import Layout
 
 UID = 1_899_999_999
+# What the fleet imports beside the standard library.
+NEEDED = ("numpy", "numpy.libs", "h11", "dns", "idna", "cryptography", "cffi", "_cffi_backend*")
 
 # Everything that is privileged when root does it, done without: jail, descriptors, pagemap, another process's memory.
 SESSION = """
@@ -79,9 +81,11 @@ def test_everything_works_without_privileges(home: Path) -> None:
     site = next(path for path in sys.path if path.endswith("site-packages"))
     code = f"import sys; sys.path[:0] = [{str(home / 'code')!r}, {str(home / 'site')!r}]\n{SESSION}"
     # The user may not read this checkout or its environment, as is proper; what it needs of them is given to it.
-    shutil.copytree(Path(site) / "numpy", home / "site" / "numpy")
-    if (Path(site) / "numpy.libs").exists():
-        shutil.copytree(Path(site) / "numpy.libs", home / "site" / "numpy.libs")
+    (home / "site").mkdir()
+    for name in NEEDED:
+        for found in Path(site).glob(name):
+            copy = shutil.copytree if found.is_dir() else shutil.copy2
+            copy(found, home / "site" / found.name)
     subprocess.run(["chown", "-R", f"{UID}:{UID}", str(home / "site")], check=True)
     python = "/usr/bin/python3" if Path("/usr/bin/python3.11").exists() else sys.executable
     ran = subprocess.run(

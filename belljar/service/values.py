@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from belljar.egress.policy import MAX_CONNECTIONS as MAX_EGRESS_CONNECTIONS
+from belljar.egress.secrets import MAX_VALUE_CHARS as MAX_SECRET_CHARS
 from belljar.fleet import execution as cell_events
 from belljar.fleet.contexts import ContextInfo
 from belljar.fleet.execution import Event as CellEvent
@@ -21,7 +23,9 @@ from belljar.store.tokens import TokenRecord
 from belljar.templates.bake import TemplateInfo
 
 __all__ = [
+    "MAX_EGRESS_CONNECTIONS",
     "MAX_PORT",
+    "MAX_SECRET_CHARS",
     "CellEvent",
     "ContextInfo",
     "Dropped",

@@ -159,7 +159,8 @@ def make_cheaper(body: dict[str, Any]) -> None:
 # Why something of the right shape may be refused all the same.
 REASONS = re.compile(
     r"time limit must be|ttl_seconds|no user|either cmd|either input|not a child of|signal is called|not base64|multipart|"
-    r"not look like a tar|cursor must be what|program's name is empty|template name|workspace's name"
+    r"not look like a tar|cursor must be what|program's name is empty|template name|workspace's name|"
+    r"is no rule|of a secret|the value of|belongs to the connection|each of paths must|^one of mode|give egress or"
 )
 
 

@@ -14,7 +14,7 @@ from belljar.errors import HostSetup, InvalidInput, Unauthorized
 from belljar.service.links import Link, Links, check_paths, load_key
 
 KEY = b"k" * 32
-LINK = Link("w", "sb-1", 80, 1.0, time.time() + 1000, ("/a",))
+LINK = Link("w", "sb-1", 80, 1.0, time.time() + 86_400, ("/a",))
 
 
 def test_a_link_says_what_was_signed() -> None:

@@ -15,14 +15,17 @@ from belljar.server.declaring import call
 from belljar.server.operation import OF_A_MACHINE, OF_A_SANDBOX
 from belljar.server.shapes import TIME, Shape, answered, choice, either, flag, listing, maybe, number, record, text, whole
 from belljar.service.egress import EgressView, change_policy, remove_secret, set_secret, show_egress
+from belljar.service.values import MAX_EGRESS_CONNECTIONS, MAX_SECRET_CHARS
 
 MODES = ["off", "allow-list", "open"]
 RULES = listing(text(most=300, examples=["pypi.org", "*.pythonhosted.org", "10.1.2.0/24:5432"]), most=1000)
-AMOUNT = whole("0 is no limit of its own.", 0, 2**53)
-LIMITS = record({}, {"connections": AMOUNT, "bytes_per_second": AMOUNT, "bytes": AMOUNT})
+FREE = "0 is no limit of its own."
+LIMITS = record(
+    {}, {"connections": whole(FREE, high=MAX_EGRESS_CONNECTIONS), "bytes_per_second": whole(FREE), "bytes": whole(FREE)}
+)
 POLICY: dict[str, Shape] = {"mode": choice(MODES), "allow": RULES, "deny": RULES, "limits": LIMITS}
 SECRET_PLACE = {"host": text("A host, or host:port.", most=300), "header": text(most=200)}
-SECRET = record({**SECRET_PLACE, "value": text("Never shown again.", most=16_384)})
+SECRET = record({**SECRET_PLACE, "value": text("Never shown again.", most=MAX_SECRET_CHARS)})
 
 # The part of a create that is about the network.
 EGRESS_FIELDS: dict[str, Shape] = {

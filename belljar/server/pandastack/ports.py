@@ -83,7 +83,7 @@ async def list_all(request: Request) -> Response:
 async def share(request: Request) -> Response:
     fields = await read_fields(request)
     port = fields.whole("port", 1, MAX_PORT)
-    public, label = fields.flag("public"), fields.optional_text("label") or ""
+    public, label = fields.flag("public"), fields.value("label") or ""
     work = service_of(request).previews.share(workspace_of(request), request.path_params["id"], port, public=public, label=label)
     return answer(render_port(request, await patiently(request, work)), 201)
 
