@@ -36,10 +36,20 @@ def test_no_other_text_is_a_link() -> None:
 
 def test_every_single_changed_character_is_noticed() -> None:
     token = Links(KEY).sign(LINK)
-    for place in range(len(token) - 1):  # the last one has bits that mean nothing
+    for place in range(len(token)):
         changed = token[:place] + ("A" if token[place] != "A" else "B") + token[place + 1 :]
         with pytest.raises(Unauthorized):
             Links(KEY).read(changed)
+
+
+def test_a_seal_has_one_spelling() -> None:
+    token = Links(KEY).sign(LINK)
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    # The last letter has two bits that decode to nothing.
+    same_bytes = token[:-1] + letters[letters.index(token[-1]) ^ 1]
+    for other in (same_bytes, f"{token}=", f"{token}=="):
+        with pytest.raises(Unauthorized):
+            Links(KEY).read(other)
 
 
 def test_a_link_expires() -> None:
