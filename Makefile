@@ -4,6 +4,8 @@
 PYTHON ?=
 BIN := .venv/bin
 TEMPLATES := base python-data code-interpreter
+# Most tests wait for their virtual machine. More processes than this only wait for each other's memory.
+TEST_OPTIONS ?= --numprocesses auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 
 .PHONY: setup demo templates lint test bench clean
 
@@ -21,7 +23,7 @@ lint: setup
 	$(BIN)/mypy
 
 test: templates lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(TEST_OPTIONS)
 
 bench: templates
 	$(BIN)/python -m bench

@@ -22,9 +22,18 @@ from belljar.fleet.sandboxes import Fleet
 from belljar.settings import Settings, load_settings
 from belljar.store.layout import Layout
 from belljar.templates.bake import show_template
+from tests.dealing import ByFile, in_order
 
 BORROWED = ("kernel", "roots", "templates", "names", "cache")
 CreateSandbox = Callable[..., Awaitable[Sandbox]]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    in_order(items)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "compatibility.md"
+# The tests that make the calls.
+SOURCES = ("pandastack_core", "pandastack_state", "pandastack_rest", "node_client", "sandbase", "sandbase_files", "documents")
 PASSES, NOT_SERVED = "passes", "not served"
 # What the server says where it has no such route, or the route but not the method.
 NO_ROUTE = ("there is no route", "is not possible on", "failed to get code: 404")

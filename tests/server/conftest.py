@@ -31,14 +31,8 @@ ROOT = Path(__file__).parent.parent.parent
 START_DEADLINE_S = 120
 # What tests do not ask for only costs them time: machines started ahead, and limits on how fast they may call.
 QUIET = {"BELLJAR_POOL_SIZE": "0", "BELLJAR_QUOTA_RATE_PER_S": "0", "BELLJAR_LOG_FORMAT": "json"}
-LAST = "test_compatibility.py"
 
 observe()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The page about all calls is compared when all have been made."""
-    items.sort(key=lambda item: item.path.name == LAST)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.book import BOOK, PAGE, Chapter, render
+from tests.clients.book import BOOK, PAGE, SOURCES, Chapter, render
 from tests.clients.nodejs import NODE, NodeClient
 from tests.clients.observing import PYTHON, SANDBASE, python_surface, sandbase_surface
 from tests.server.examples import EXAMPLES, NOT_YET, example_rows
-
-SOURCES = ("pandastack_core", "pandastack_state", "pandastack_rest", "node_client", "sandbase", "sandbase_files", "documents")
 
 
 def test_the_page_is_what_the_tests_have_seen(request: pytest.FixtureRequest, node: NodeClient) -> None:
