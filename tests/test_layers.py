@@ -21,7 +21,7 @@ ALLOWED = {
     "fleet": {"vm", "store", "egress", "templates", "wire", "errors", "settings"},
     "service": {"fleet", "egress", "store", "templates", "errors", "settings"},
     "server": {"service", "store", "templates", "errors", "settings"},
-    "cli": {"fleet", "server", "service", "templates", "store", "vm", "errors", "settings"},
+    "cli": {"sdk", "fleet", "server", "service", "templates", "store", "vm", "errors", "settings"},
     "sdk": {"errors"},
     "demo": {"fleet", "templates", "errors", "settings"},
 }

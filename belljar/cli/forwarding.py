@@ -3,37 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import socket
-import struct
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from belljar.cli.opening import open_fleet
 from belljar.cli.render import one_line
-from belljar.errors import BelljarError, HostSetup, InvalidInput
+from belljar.errors import BelljarError, InvalidInput
 
 if TYPE_CHECKING:
-    import asyncio
-
     from belljar.cli.opening import Commands
+    from belljar.sdk._async.forwarding import Stream
 
 MAX_PORT = 65535
-PIECE = 65536
-RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
-class Stream(Protocol):
-    """A connection to a port of a sandbox, however it is made."""
+class Ports(Protocol):
+    """A sandbox's ports, on this machine or behind a server."""
 
-    async def read(self) -> bytes: ...
-    async def write(self, data: bytes) -> None: ...
-    async def write_eof(self) -> None: ...
-
-
-Dial = Callable[[int], AbstractAsyncContextManager[Stream]]
-Answer = Callable[["asyncio.StreamReader", "asyncio.StreamWriter"], Awaitable[None]]
+    async def connect(self, port: int) -> Stream: ...
 
 
 def register(commands: Commands) -> None:
@@ -51,29 +41,23 @@ def register(commands: Commands) -> None:
 
 async def forward_ports(args: argparse.Namespace) -> int:
     import asyncio
-    from contextlib import AsyncExitStack
+
+    from belljar.sdk._async.forwarding import leading
 
     wanted = [_parse(word) for word in args.ports]
     async with AsyncExitStack() as stack:
-        dial = await stack.enter_async_context(_through(args.server, args.sandbox))
-        answering: set[asyncio.Task[None]] = set()
+        ports = await stack.enter_async_context(_through(args.server, args.sandbox))
         for local, port in wanted:
-            server = await _listen(args.address, local, _answer(dial, port, answering))
-            stack.callback(server.close)
-            host, number = server.sockets[0].getsockname()[:2]
+            led = leading(partial(ports.connect, port), args.address, local, _tell)
+            host, number = await stack.enter_async_context(led)
             shown = f"[{host}]" if ":" in host else host
             print(f"forwarding {shown}:{number} to port {port} of {one_line(args.sandbox)}", flush=True)
-        stack.push_async_callback(_end, answering)
         await asyncio.Event().wait()
     return 0
 
 
-async def _end(answering: set[asyncio.Task[None]]) -> None:
-    import asyncio
-
-    for task in answering:
-        task.cancel()
-    await asyncio.gather(*answering, return_exceptions=True)
+def _tell(problem: BelljarError) -> None:
+    print(f"belljar: {one_line(problem.message)}", file=sys.stderr)
 
 
 def _parse(word: str) -> tuple[int, int]:
@@ -84,82 +68,27 @@ def _parse(word: str) -> tuple[int, int]:
     return numbers[0], numbers[1]
 
 
-def _through(server: str | None, sandbox: str) -> AbstractAsyncContextManager[Dial]:
-    if server is None:
-        return _directly(sandbox)
-    from belljar.cli.remote import through_server
+# What is wrong with a sandbox is told when its ports are listed, not to the first who connects.
 
-    return through_server(server, sandbox)
+
+def _through(server: str | None, sandbox: str) -> AbstractAsyncContextManager[Ports]:
+    return _directly(sandbox) if server is None else _through_server(server, sandbox)
 
 
 @asynccontextmanager
-async def _directly(name: str) -> AsyncIterator[Dial]:
+async def _directly(name: str) -> AsyncIterator[Ports]:
     async with open_fleet() as fleet:
         sandbox = await fleet.get(name)
         await sandbox.wake()
-        await sandbox.ports.list()  # what is wrong with it is told now, not to the first who connects
-
-        @asynccontextmanager
-        async def dial(port: int) -> AsyncIterator[Stream]:
-            async with await sandbox.ports.connect(port) as stream:
-                yield stream
-
-        yield dial
+        await sandbox.ports.list()
+        yield sandbox.ports
 
 
-async def _listen(address: str, port: int, answer: Answer) -> asyncio.Server:
-    import asyncio
+@asynccontextmanager
+async def _through_server(url: str, name: str) -> AsyncIterator[Ports]:
+    from belljar.sdk.public import AsyncClient, AsyncSandbox
 
-    try:
-        return await asyncio.start_server(answer, address, port)
-    except OSError as problem:
-        raise HostSetup(f"cannot listen on {address} port {port}: {problem.strerror or problem}") from problem
-
-
-def _answer(dial: Dial, port: int, answering: set[asyncio.Task[None]]) -> Answer:
-    import asyncio
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        answering.add(task)
-        task.add_done_callback(answering.discard)
-        try:
-            async with dial(port) as stream:
-                await _join(reader, writer, stream)
-            writer.close()
-        except BelljarError as problem:
-            print(f"belljar: {one_line(problem.message)}", file=sys.stderr)
-        except (OSError, asyncio.CancelledError):
-            pass  # whoever connected has gone, or the command ends
-        finally:
-            if not writer.is_closing():
-                # A reset: whoever waits here must not take this for the end of the data.
-                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
-                writer.transport.abort()
-
-    return answer
-
-
-async def _join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stream: Stream) -> None:
-    """Both directions, each to its own end. The first that breaks ends the other."""
-    import asyncio
-
-    async def inward() -> None:
-        while data := await reader.read(PIECE):
-            await stream.write(data)
-        await stream.write_eof()
-
-    async def outward() -> None:
-        while data := await stream.read():
-            writer.write(data)
-            await writer.drain()
-        writer.write_eof()
-
-    tasks = [asyncio.create_task(inward()), asyncio.create_task(outward())]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async with AsyncClient(url) as client:
+        ports = AsyncSandbox(id=name, client=client).ports
+        await ports.list()
+        yield ports

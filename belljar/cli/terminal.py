@@ -6,18 +6,12 @@ import asyncio
 import os
 import signal
 import sys
-import termios
-import tty
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing
 from typing import BinaryIO
 
 from belljar.errors import BelljarError, InvalidInput
 from belljar.fleet.process import Exit, Process, PtySize
-
-READ_BYTES = 64 * 1024
-# What telnet uses; a raw terminal has no other key that does not belong to the guest.
-DETACH_KEY = b"\x1d"
+from belljar.sdk.terminals import DETACH, raw_mode, read_input
 
 
 class Detached(Exception):
@@ -58,7 +52,7 @@ async def relay_terminal(process: Process, *, detachable: bool = False) -> int:
         resizes.add(task)
         task.add_done_callback(resizes.discard)
 
-    with _raw_terminal():
+    with raw_mode(sys.stdin.fileno()):
         loop.add_signal_handler(signal.SIGWINCH, resized)
         reader = asyncio.create_task(relay(process, stdin=False))
         feeder = asyncio.create_task(_feed(process, detachable=detachable))
@@ -76,41 +70,14 @@ async def relay_terminal(process: Process, *, detachable: bool = False) -> int:
 
 async def _feed(process: Process, *, detachable: bool = False) -> None:
     try:
-        async for piece in read_stdin():
-            if detachable and DETACH_KEY in piece:
-                raise Detached
-            await process.write(piece)
+        async with aclosing(read_input(sys.stdin.fileno())) as pieces:
+            async for piece in pieces:
+                if detachable and DETACH in piece:
+                    raise Detached
+                await process.write(piece)
         await process.close_stdin()
     except BelljarError:
         pass  # the reader of the same process meets the same end, and reports it
-
-
-async def read_stdin() -> AsyncIterator[bytes]:
-    """Stdin as it comes. Not in a thread: one that waits for a key could not be ended when the process does."""
-    loop, fd = asyncio.get_running_loop(), sys.stdin.fileno()
-    ready = asyncio.Event()
-    try:
-        loop.add_reader(fd, ready.set)
-        pollable = True
-    except PermissionError:  # a regular file or /dev/null, which can always be read
-        pollable = False
-    try:
-        while True:
-            if pollable:
-                await ready.wait()
-            piece = os.read(fd, READ_BYTES)
-            if not piece:
-                return
-            if pollable:
-                # Not watched while the piece is on its way, or unread input would keep the loop spinning.
-                loop.remove_reader(fd)
-                ready.clear()
-            yield piece
-            if pollable:
-                loop.add_reader(fd, ready.set)
-    finally:
-        if pollable:
-            loop.remove_reader(fd)
 
 
 async def _resize(process: Process) -> None:
@@ -118,17 +85,6 @@ async def _resize(process: Process) -> None:
         await process.resize(terminal_size())
     except (BelljarError, OSError):
         pass  # the process or the terminal is going away; whoever reads the output will say so
-
-
-@contextmanager
-def _raw_terminal() -> Iterator[None]:
-    fd = sys.stdin.fileno()
-    before = termios.tcgetattr(fd)
-    try:
-        tty.setraw(fd, termios.TCSADRAIN)  # the default would throw away what was typed ahead
-        yield
-    finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
 def _emit(stream: BinaryIO, data: bytes) -> None:

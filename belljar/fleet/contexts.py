@@ -229,8 +229,9 @@ class Contexts:
 
 
 def plain_name(language: str) -> str:
-    """Other names of a language mean the same one."""
-    return ALIASES.get(language.lower(), language)
+    """Other names of a language mean the same one. Kernels of Jupyter have names of their own, in which case counts."""
+    lowered = language.lower()
+    return ALIASES.get(lowered, lowered if lowered in ALIASES.values() else language)
 
 
 def _check_code(code: object) -> bytes:

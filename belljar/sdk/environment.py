@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from belljar.sdk.errors import InvalidArgument
@@ -21,7 +21,7 @@ class Place:
     """A server, and the key for it; a server that was started with --dev needs none."""
 
     url: str
-    key: str | None
+    key: str | None = field(repr=False)
 
     @property
     def api(self) -> str:

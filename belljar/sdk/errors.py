@@ -17,6 +17,7 @@ from belljar.errors import (
     BelljarError,
     Conflict,
     Forbidden,
+    HostSetup,
     InvalidInput,
     NotFound,
     ServerUnreachable,
@@ -62,6 +63,10 @@ class Lost(ConnectionError, AnswerLost):
     """It was sent, and what came of it is not known."""
 
 
+class CannotListen(PandastackError, HostSetup):
+    """A port of this machine is taken, or may not be had."""
+
+
 class SandboxTimeout(PandastackError):
     """A command or cell took longer than its time limit."""
 
@@ -84,7 +89,7 @@ class CommandFailed(PandastackError):
 
     code = "command_failed"
 
-    def __init__(self, message: str, *, exit_code: int, stdout: str = "", stderr: str = "") -> None:
+    def __init__(self, message: str, *, exit_code: int = 1, stdout: str = "", stderr: str = "") -> None:
         super().__init__(message)
         self.exit_code = exit_code
         self.stdout = stdout
@@ -135,7 +140,7 @@ def error_in_stream(fields: dict[str, Any], *, method: str, path: str) -> Pandas
 
 
 def _message(status: int, payload: Any) -> str:
-    text = payload if isinstance(payload, str) else ""
+    text = payload if isinstance(payload, str) and not payload.lstrip().startswith("<") else ""  # a proxy's page says nothing
     if isinstance(payload, dict):
         text = next((str(payload[key]) for key in ("error", "message", "detail") if payload.get(key)), "")
     return text.strip()[:MAX_MESSAGE_CHARS] or f"the server answered with HTTP {status}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -25,6 +26,25 @@ class Chunk:
     @property
     def text(self) -> str:
         return self.data.decode("utf-8", "replace")
+
+
+class Tail:
+    """The last part of a text that has no end: at least `keep` characters of it, if there were as many."""
+
+    def __init__(self, keep: int) -> None:
+        self._keep = keep
+        self._pieces: deque[str] = deque()
+        self._size = 0
+
+    def add(self, piece: str) -> None:
+        self._pieces.append(piece)
+        self._size += len(piece)
+        while self._size - len(self._pieces[0]) >= self._keep:
+            self._size -= len(self._pieces.popleft())
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from belljar.sdk.environment import PREVIEW_VARIABLES, is_loopback, variable
-from belljar.sdk.errors import InvalidArgument
+from belljar.sdk.requests import check_port
 
 
 def preview_url(api_url: str, override: str | None, sandbox_id: str, port: int, scheme: str | None) -> str:
     """`{port}-{id}.{host}`; the host is the API's without a leading `api.`, with its port, and `localhost` for this machine."""
-    if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
-        raise InvalidArgument(f"port must be 1-65535, got {port!r}")
+    check_port(port)
     parts = urlsplit(api_url)
     host = parts.hostname or "localhost"
     name = "localhost" if is_loopback(host) else host.removeprefix("api.")

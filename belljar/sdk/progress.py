@@ -26,7 +26,7 @@ class Meter:
         self._label, self._limit = label, limit
         self._tell = wish if callable(wish) else Bar(label).show if wish else None
         self.total = total
-        self.done = 0
+        self.done: int = 0
 
     def count(self, size: int) -> tuple[int, int | None] | None:
         """Adds up; what to tell, if anybody wants to know."""
@@ -45,12 +45,12 @@ class Bar:
 
     def __init__(self, label: str, file: TextIO | None = None) -> None:
         self._label = label
-        self._file = file or sys.stderr
+        self._file: TextIO | None = file or sys.stderr
         self._began = time.monotonic()
         self._next = 0.0
 
     def show(self, done: int, total: int | None) -> None:
-        if not self._file.isatty():
+        if self._file is None or not self._file.isatty():  # programs without a console have no stderr at all
             return
         now, over = time.monotonic(), total is not None and done >= total
         if now < self._next and not over:

@@ -7,22 +7,25 @@ from belljar.sdk._async.client import AsyncClient
 from belljar.sdk._async.client import get_default_client as get_default_async_client
 from belljar.sdk._async.client import set_default_client as set_default_async_client
 from belljar.sdk._async.connection import AsyncConnection
-from belljar.sdk._async.contexts import AsyncCodeContext
+from belljar.sdk._async.contexts import AsyncCell, AsyncCodeContext
 from belljar.sdk._async.explore import explore as async_explore
 from belljar.sdk._async.filesystem import AsyncSandboxFilesystem
-from belljar.sdk._async.process import AsyncProcess
+from belljar.sdk._async.process import AsyncForegroundProcess, AsyncProcess
 from belljar.sdk._async.sandbox import AsyncSandbox
+from belljar.sdk._async.streaming import AsyncStream
 from belljar.sdk._async.terminal import AsyncTerminal
 from belljar.sdk._sync.client import Client, TemplatesAPI, get_default_client, set_default_client
 from belljar.sdk._sync.connection import Connection
-from belljar.sdk._sync.contexts import CodeContext
+from belljar.sdk._sync.contexts import Cell, CodeContext
 from belljar.sdk._sync.explore import explore
 from belljar.sdk._sync.filesystem import SandboxFilesystem
-from belljar.sdk._sync.process import Process
+from belljar.sdk._sync.process import ForegroundProcess, Process
 from belljar.sdk._sync.running import SandboxCommands
 from belljar.sdk._sync.sandbox import Sandbox
 from belljar.sdk._sync.snapshots import SnapshotsAPI
+from belljar.sdk._sync.streaming import Stream
 from belljar.sdk._sync.terminal import Terminal
+from belljar.sdk.cells import Clear, Done, Failure, Output, Started, Stderr, Stdout
 from belljar.sdk.errors import (
     APIConnectionError,
     AuthError,
@@ -39,12 +42,13 @@ from belljar.sdk.errors import (
     TemplateBuildError,
 )
 from belljar.sdk.exploring import BranchOutcome, Candidate, ExploreResult
-from belljar.sdk.outputs import Chunk, ProcessInfo, ProcessResult
+from belljar.sdk.outputs import Chunk, ProcessExit, ProcessInfo, ProcessResult
 from belljar.sdk.requests import own_version
 from belljar.sdk.results import Execution, ExecutionError, Result
 from belljar.sdk.retrying import CreateRetryEvent
 from belljar.sdk.unserved import Volume
 from belljar.sdk.values import (
+    ContextInfo,
     ExecResult,
     FileChange,
     FileInfo,
@@ -60,37 +64,48 @@ __version__ = own_version()
 
 __all__ = [
     "APIConnectionError",
+    "AsyncCell",
     "AsyncClient",
     "AsyncCodeContext",
     "AsyncConnection",
+    "AsyncForegroundProcess",
     "AsyncProcess",
     "AsyncSandbox",
     "AsyncSandboxFilesystem",
+    "AsyncStream",
     "AsyncTerminal",
     "AuthError",
     "BadRequestError",
     "BelljarError",
     "BranchOutcome",
     "Candidate",
+    "Cell",
     "Chunk",
+    "Clear",
     "Client",
     "CodeContext",
     "CommandFailed",
     "Connection",
     "ConnectionError",
+    "ContextInfo",
     "CreateCancelled",
     "CreateRetryEvent",
+    "Done",
     "ExecInterrupted",
     "ExecResult",
     "Execution",
     "ExecutionError",
     "ExploreError",
     "ExploreResult",
+    "Failure",
     "FileChange",
     "FileInfo",
+    "ForegroundProcess",
     "NotFoundError",
+    "Output",
     "PandastackError",
     "Process",
+    "ProcessExit",
     "ProcessInfo",
     "ProcessResult",
     "Result",
@@ -102,6 +117,10 @@ __all__ = [
     "ServerError",
     "Snapshot",
     "SnapshotsAPI",
+    "Started",
+    "Stderr",
+    "Stdout",
+    "Stream",
     "Template",
     "TemplateBuildError",
     "TemplatesAPI",

@@ -18,6 +18,7 @@ from typing import Any
 from belljar.sdk.errors import Lost
 
 CHART = "application/vnd.belljar.chart+json"
+MAX_SHOWN_CHARS = 80
 PICTURES = ("image/png", "image/jpeg", "image/svg+xml")
 
 
@@ -115,6 +116,14 @@ class Result:
             return base64.b64decode(value, validate=True)
         except (binascii.Error, ValueError) as problem:
             raise Lost(f"the server sent {mime} that is not base64: {problem}") from None
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What a notebook shows of it."""
+        return {mime: _parsed(value) if mime.endswith("json") else value for mime, value in self.data.items()}, {**self.metadata}
+
+    def __repr__(self) -> str:
+        forms = ", ".join(f"{mime}: {_shortened(value)}" for mime, value in self.data.items())
+        return f"Result({{{forms}}}{', main=True' if self.main else ''})"
 
     def save(self, path: str | Path, mime: str | None = None) -> Path:
         """Write one form (by default the richest) to a file of this machine."""
@@ -233,6 +242,10 @@ def parse_ending(fields: Mapping[str, Any]) -> dict[str, Any]:
         "truncated": fields.get("truncated"),
         "notes": tuple(str(note) for note in fields.get("notes") or ()),
     }
+
+
+def _shortened(value: str) -> str:
+    return repr(value) if len(value) <= MAX_SHOWN_CHARS else f"{value[:MAX_SHOWN_CHARS]!r}… ({len(value)} characters)"
 
 
 def _mapping(value: object) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import NoReturn
 from belljar.errors import NotSupported
 from belljar.sdk.errors import BadRequestError
 
-BUILDING = ("build", "builds", "get_build", "build_logs", "build_from_dockerfile", "wait_for_build", "register", "push")
+BUILDING = ("build", "get_build", "build_logs", "build_from_dockerfile", "wait_for_build", "register", "push")
 
 
 class Unserved(BadRequestError, NotSupported):
@@ -32,4 +32,4 @@ def refuse_builds(call: str) -> NoReturn:
     raise AttributeError(call)
 
 
-Volume = Missing("volumes")
+Volume: Missing = Missing("volumes")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import re
 from collections.abc import AsyncIterator, Mapping
 from itertools import islice
@@ -27,91 +26,64 @@ STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 
 
 class Fields:
-    """The fields of one JSON object. A field that is null counts as absent."""
+    """The fields of one JSON object, which the route's declaration has judged already. A field that is null counts as absent."""
 
-    def __init__(self, values: dict[str, Any], declared: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, values: dict[str, Any], declared: Mapping[str, Any]) -> None:
         self._values = values
         self._declared = declared
 
     def __contains__(self, name: str) -> bool:
-        return self._get(name) is not None
+        return self.value(name) is not None
 
-    def _get(self, name: str) -> Any:
-        if self._declared is not None and name not in self._declared:
+    def value(self, name: str) -> Any:
+        """As it was declared; None if absent."""
+        if name not in self._declared:
             raise LookupError(f"the handler reads the field {name!r}, which its route does not declare")
         return self._values.get(name)
 
-    def value(self, name: str) -> Any:
-        """As it was declared and checked; None if absent."""
-        return self._get(name)
-
     def text(self, name: str, default: str | None = None) -> str:
-        value = self._get(name)
-        if value is None and default is not None:
-            return default
-        if value is None or (value == "" and default is None):
-            raise InvalidInput(f"{name} required")
-        if not isinstance(value, str):
-            self._wrong(name, "text", value)
-        return value
+        found: str = self._given(name, default)
+        return found
 
     def optional_text(self, name: str) -> str | None:
-        return self.text(name) if name in self else None
+        found: str | None = self.value(name)
+        return found
 
     def flag(self, name: str, default: bool = False) -> bool:
-        value = self._get(name)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            self._wrong(name, "true or false", value)
-        return value
+        found: bool = self._given(name, default)
+        return found
 
-    def number(self, name: str, default: float) -> float:
-        """Seconds and the like; not negative."""
-        value = self._get(name)
-        if value is None:
-            return default
-        # The comparison also keeps an integer of a thousand digits from overflowing in float().
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e12 or math.isnan(value):
-            self._wrong(name, "a number that is not negative", value)
-        return float(value)
+    def number(self, name: str, default: float | None = None) -> float:
+        found: float = self._given(name, default)
+        return found
 
-    def whole(self, name: str, low: int, high: int, default: int | None = None) -> int:
-        value = self._get(name)
-        if value is None and default is not None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            self._wrong(name, f"a whole number from {low} to {high}", value)
-        return value
+    def whole(self, name: str, default: int | None = None) -> int:
+        found: int = self._given(name, default)
+        return found
 
     def texts(self, name: str) -> list[str]:
-        value = self._get(name)
-        if value is None:
-            return []
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            self._wrong(name, "a list of texts", value)
-        return value
+        """Absent is empty."""
+        found: list[str] = self._given(name, [])
+        return found
 
     def labels(self, name: str) -> dict[str, str]:
         """Text to text; absent is empty."""
-        value = self._get(name)
-        if value is None:
-            return {}
-        if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
-            self._wrong(name, "an object whose values are text", value)
-        return value
+        found: dict[str, str] = self._given(name, {})
+        return found
 
-    def _wrong(self, name: str, wanted: str, value: object) -> NoReturn:
-        raise InvalidInput(f"{name} must be {wanted}, not {type(value).__name__ if value is not None else 'absent'}")
+    def _given(self, name: str, default: Any) -> Any:
+        value = self.value(name)
+        if value is None and default is None:
+            raise InvalidInput(f"{name} required")
+        return default if value is None else value
 
 
 async def read_fields(request: Request) -> Fields:
     """The JSON object in the body, as the route declares it; an empty body is an empty object, whatever type it claims to be."""
     operation = operation_of(request)
-    limit = operation.max_body if operation else MAX_JSON_BYTES
-    values = _parse(await _read_all(request, limit))
     if operation is None or operation.body is None or isinstance(operation.body, Media):
-        return Fields(values)
+        raise LookupError(f"the handler of {request.url.path!r} reads a body of fields, which its route does not declare")
+    values = _parse(await _read_all(request, operation.max_body))
     return Fields(check_record(values, operation.body), operation.body["properties"])
 
 
@@ -237,13 +209,10 @@ def query_flag(request: HTTPConnection, name: str) -> bool:
     return value in TRUE
 
 
-def query_whole(request: HTTPConnection, name: str, default: int, high: int) -> int:
-    value = query_of(request).get(name)
-    if value is None or value == "":
-        return default
-    if not value.isascii() or not value.isdecimal() or len(value) > 18 or int(value) > high:
-        raise InvalidInput(f"{name} must be a whole number from 0 to {high}")
-    return int(value)
+def query_whole(request: HTTPConnection, name: str, default: int) -> int:
+    """A number that the route declares as whole, with its bounds."""
+    found = _number(query_of(request).get(name, ""))
+    return default if found is None else int(found)
 
 
 def _no_constant(name: str) -> NoReturn:

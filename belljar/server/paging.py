@@ -35,7 +35,7 @@ def labels_of(request: Request) -> dict[str, str]:
 def page_of(request: Request, *, newest_first: bool = False) -> Page:
     """The page that is asked for, and one record more, which tells whether there is another."""
     given = query_of(request)
-    limit = query_whole(request, "limit", 0, MAX_LIMIT)
+    limit = query_whole(request, "limit", 0)
     cursor = given.get("cursor")
     return Page(limit + 1 if limit else None, _parse(cursor) if cursor else None, newest_first)
 

@@ -87,5 +87,5 @@ async def test_what_cannot_be_is_said_at_once(fleet: StubFleet, belljar: Command
     async with shouting() as port:
         with pytest.raises(HostSetup, match="cannot listen"):
             await belljar("forward", "sb-1", f"{port}:80")
-    with pytest.raises(InvalidInput, match="--server"):
+    with pytest.raises(InvalidInput, match="no address of a server"):
         await belljar("forward", "sb-1", "80", "--server", "nonsense")

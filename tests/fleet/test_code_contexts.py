@@ -166,8 +166,9 @@ async def test_the_first_context_of_a_language_is_found_or_made(contexts: Contex
     await contexts.run("1")
     await contexts.run("2", "py")
     await contexts.run("3", "sh")
+    await contexts.run("4", "Bash")
     asked = [(request["op"], request.get("id")) for request in guest.requests]
-    run_in = ["default", None, None, "c2", "c2", None, "c1"]
+    run_in = ["default", None, None, "c2", "c2", None, "c1", "c1"]
     assert [name for _, name in asked] == run_in and asked[2][0] == "context.create"
     assert guest.requests[2]["language"] == "python"
 

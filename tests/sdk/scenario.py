@@ -159,6 +159,7 @@ def forks(ps: Any, client: Any, box: Any) -> list[str]:
 def others(ps: Any, client: Any, url: str) -> list[str]:
     names = sorted(template.name for template in client.templates.list())
     seen = [f"templates {names} {client.templates.get('base').cpu}"]
+    seen.append(f"builds {client.templates.builds()}")
     seen.append(f"theirs {raises(ps.BadRequestError, lambda: client.templates.delete('base'))}")
     token = client.tokens.create("scenario", expires_in_days=1)
     seen.append(f"token {token.token[:4]} {token.name} {token.prefix in [t.prefix for t in client.tokens.list()]}")

@@ -10,6 +10,7 @@ import pytest
 import belljar
 from belljar import AsyncSandbox, Client, Sandbox, errors
 from belljar.sdk.cells import Done, Output, Started, Stdout
+from belljar.wire.languages import ALIASES
 from tests.server.conftest import eventually
 
 
@@ -117,6 +118,19 @@ def test_long_output_is_cut_and_kept_in_the_sandbox(box: Sandbox) -> None:
     assert len(done.stdout) < 5000 and done.truncated is not None
     (file,) = done.truncated["stdout"]["files"]
     assert box.filesystem.stat(file).size == 100_001
+
+
+def test_every_name_of_a_language_means_the_same_context(box: Sandbox) -> None:
+    there = box.contexts.languages()
+    for name, language in {**ALIASES, "Python": "python", "BASH": "bash"}.items():
+        if language not in there:
+            with pytest.raises(errors.NotSupported, match=f"cannot run '{name}'"):
+                box.contexts.create(name)
+            continue
+        word = f"a_{name.lower()}_b"
+        box.contexts.run(f"{word}=5", language)
+        again = box.contexts.run(f"{word}" if language == "python" else f"echo ${word}", name)
+        assert (again.text or again.stdout.strip()) == "5", f"{name} is not {language}: {again}"
 
 
 def test_other_languages(box: Sandbox) -> None:

@@ -58,6 +58,14 @@ def test_errors_survive_pickling() -> None:
     error = pickle.loads(pickle.dumps(error_of(404, {"error": "why", "code": "sandbox_not_found"}, method="GET", path="/x")))
     assert isinstance(error, errors.SandboxNotFound) and isinstance(error, belljar.NotFoundError)
     assert (error.message, error.details["path"]) == ("why", "/x")
+    found = [kind for kind in vars(belljar.sdk.errors).values() if isinstance(kind, type)]
+    for kind in [kind for kind in found if issubclass(kind, belljar.BelljarError)]:
+        told = kind("why")
+        told.details = {"path": "/x"}
+        again = pickle.loads(pickle.dumps(told))
+        assert type(again) is kind and (again.message, again.details) == ("why", {"path": "/x"}), kind
+    failed = pickle.loads(pickle.dumps(belljar.CommandFailed("m", exit_code=2, stdout="o", stderr="e")))
+    assert (failed.exit_code, failed.stdout, failed.stderr) == (2, "o", "e")
 
 
 def test_every_exception_of_the_published_client_has_its_counterpart() -> None:

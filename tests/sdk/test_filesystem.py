@@ -6,7 +6,7 @@ import hashlib
 import io
 import os
 from collections.abc import AsyncIterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import pytest
 
@@ -163,3 +163,31 @@ async def test_files_awaited(abox: AsyncSandbox, tmp_path: Path) -> None:
     async with fs.watch("/tmp/awaited") as changes:
         await abox.exec("touch /tmp/awaited/new")
         assert (await anext(changes)).path == "/tmp/awaited/new"
+
+
+def test_names_that_are_no_utf8(box: Sandbox, tmp_path: Path) -> None:
+    box.exec("mkdir -p /tmp/odd && printf x > /tmp/odd/$(printf 'a\\377b')")
+    (entry,) = box.filesystem.listdir("/tmp/odd")
+    assert box.filesystem.read(entry.path) == b"x" and box.filesystem.stat(entry.path).size == 1
+    box.filesystem.move(entry.path, "/tmp/odd/\udcfe")
+    box.filesystem.mkdir("/tmp/odd/\udcfd")
+    assert box.exec("ls /tmp/odd | od -An -tx1").stdout.split() == ["fd", "0a", "fe", "0a"]
+    assert box.filesystem.download("/tmp/odd", tmp_path / "odd").files == 1
+    box.filesystem.remove("/tmp/odd", recursive=True)
+
+
+def test_paths_and_open_files(box: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("grüße\n", encoding="utf-8")
+    place = PurePosixPath("/tmp/paths/a.txt")
+    with (tmp_path / "text").open(encoding="utf-8") as file:
+        box.filesystem.write(place, file)
+    assert box.filesystem.read(place).decode() == "grüße\n" and box.filesystem.stat(place).name == "a.txt"
+    assert [entry.path for entry in box.filesystem.listdir(place.parent)] == [str(place)]
+    box.filesystem.copy(place, PureWindowsPath(r"\tmp\paths\b.txt"))
+    assert box.filesystem.exists("/tmp/paths/b.txt")
+    assert [found for found, *_ in box.filesystem.walk(place.parent)] == ["/tmp/paths"]
+    box.filesystem.download(place, tmp_path / "new" / "folders" / "a.txt")
+    assert (tmp_path / "new/folders/a.txt").read_text(encoding="utf-8") == "grüße\n"
+    with pytest.raises(errors.InvalidInput, match="bytes, text"):
+        box.filesystem.write(place, 5)  # type: ignore[arg-type]
+    box.filesystem.remove("/tmp/paths", recursive=True)

@@ -13,6 +13,7 @@ from tests.server.conftest import Server
 ROOT = Path(__file__).parent.parent.parent
 # What a plain installation has besides Python itself.
 INSTALLED = {"httpx", "httpcore", "h11", "anyio", "sniffio", "certifi", "idna", "websockets", "typing_extensions", "belljar"}
+FORWARD = ("-m", "belljar.cli.main", "forward")
 BLOCKER = f"""
 import importlib.abc, sys
 
@@ -58,3 +59,9 @@ def test_other_commands_say_what_they_need(plain: dict[str, str], command: str, 
 
 def test_help_needs_nothing(plain: dict[str, str]) -> None:
     assert "serve" in run(plain, "-m", "belljar.cli.main", "--help").stdout
+
+
+def test_a_port_is_forwarded_without_anything_of_the_host(plain: dict[str, str], sdk_server: Server) -> None:
+    told = run({**plain, "BELLJAR_API_KEY": sdk_server.token or ""}, *FORWARD, "sb-none", "80", "--server", sdk_server.url)
+    assert told.returncode == 1 and told.stderr == "belljar: no sandbox 'sb-none'\n"
+    assert "no Belljar server can be reached" in run(plain, *FORWARD, "sb-none", "80", "--server", "http://127.0.0.1:1").stderr

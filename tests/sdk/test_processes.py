@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import pty
 import signal
@@ -157,6 +158,58 @@ def test_a_terminal_inside_our_own(kind: str, sdk_server: Server, box: Sandbox) 
     finally:
         program.wait(60)
         os.close(ours)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_terminal_that_is_fed_from_a_file(kind: str, sdk_server: Server, box: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("echo answer $((6*7)); exit 9\n")
+    words = [sys.executable, "-c", INTERACT, kind, sdk_server.url, sdk_server.token or "", box.id]
+    with (tmp_path / "keys").open() as keys:
+        done = subprocess.run(words, cwd=ROOT, stdin=keys, capture_output=True, timeout=120)
+    assert b"answer 42" in done.stdout and b"ended with 9" in done.stdout, done
+
+
+def test_a_program_without_an_input_is_told(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO())  # as in a notebook
+    with box.terminal() as terminal, pytest.raises(errors.InvalidInput, match="notebook"):
+        terminal.interact()
+
+
+INTERRUPTED = """
+import sys, belljar
+url, key, box, kind = sys.argv[1:]
+box = belljar.Sandbox(id=box, client=belljar.Client(url, key))
+def show(text):
+    print("on", flush=True)
+try:
+    if kind == "cell":
+        box.contexts.run("print('on', flush=True)\\nimport time\\ntime.sleep(4715)", on_stdout=show)
+    else:
+        box.exec_stream("echo on; exec sleep 4715", on_stdout=show)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize("kind", ["cell", "command"])
+def test_ctrl_c_ends_what_runs_in_the_sandbox(kind: str, sdk_server: Server, box: Sandbox) -> None:
+    words = [sys.executable, "-X", "dev", "-c", INTERRUPTED, sdk_server.url, sdk_server.token or "", box.id, kind]
+    # A shell that starts things in the background has them ignore Ctrl-C, which would be inherited here.
+    program = subprocess.Popen(
+        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=restore_ctrl_c
+    )
+    assert program.stdout is not None and program.stdout.readline() == "on\n"
+    program.send_signal(signal.SIGINT)
+    assert program.communicate(timeout=60) == ("interrupted\n", "")
+
+    def over() -> bool:
+        return box.exec("pgrep -f '[s]leep 4715'").stdout == "" and box.contexts.default().info().state == "idle"
+
+    eventually(over, f"the end of the {kind}")
+
+
+def restore_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 async def test_a_cancelled_call_ends_its_command(abox: AsyncSandbox) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import sys
+
+import pytest
 
 from belljar.sdk.progress import Bar, Meter, human, render_bar
 
@@ -40,3 +43,8 @@ def test_a_meter_counts_for_whoever_wants_to_know() -> None:
     meter = Meter(lambda done, total: told.append((done, total)), "x", 10)
     assert meter.count(4) == (4, 10) and meter.count(6) == (10, 10)
     assert Meter(False, "x", 10).count(4) is None
+
+
+def test_a_program_without_a_console_sees_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    Bar("file").show(1, 10)

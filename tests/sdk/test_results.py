@@ -101,3 +101,10 @@ def test_json_is_parsed_where_it_is_json() -> None:
     assert Result({"application/json": '{"a": 1}'}).json == {"a": 1}
     assert Result({"application/json": "{"}).json == "{"
     assert Result({}).json is None and Result({}).chart_data is None
+
+
+def test_a_notebook_shows_a_result_and_a_prompt_only_its_beginning() -> None:
+    result = Result({"text/plain": "<Figure>", "image/png": "A" * 100_000, "application/json": "[1]"}, main=True)
+    data, _ = result._repr_mimebundle_()
+    assert data == {"text/plain": "<Figure>", "image/png": "A" * 100_000, "application/json": [1]}
+    assert len(repr(Execution(results=[result]))) < 600 and "'<Figure>'" in repr(result) and "100000 characters" in repr(result)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from belljar.sdk import streams
 from belljar.sdk.errors import Lost
+from belljar.sdk.outputs import Tail
 from belljar.sdk.streams import EventReader, StreamEvent
 
 STREAM = (
@@ -51,3 +52,13 @@ def test_an_endless_event_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         read([b"data: " + b"x" * 2000])
     with pytest.raises(Lost, match="1000"):
         read([b"data: " + b"x" * 100 + b"\n"] * 20)
+
+
+def test_of_a_text_without_end_the_end_is_kept() -> None:
+    tail = Tail(10)
+    for n in range(1000):
+        tail.add(f"{n:04d}")
+        assert len(tail.text) <= 14
+    assert tail.text == "099709980999"
+    tail.add("x" * 50)
+    assert tail.text == "x" * 50

@@ -15,6 +15,7 @@ import pytest
 import belljar
 from belljar import errors
 from belljar.sdk import retrying
+from belljar.sdk.errors import Lost
 from tests.sdk.raw_server import RawServer, Script, reply
 
 SANDBOX = {"id": "sb-1", "template": "base", "cpu": 1, "memory_mb": 512, "status": "running", "run": "shell", "persistent": False}
@@ -319,3 +320,74 @@ def test_a_default_client_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     belljar.set_default_client(other)
     assert belljar.Sandbox(id="sb-1")._client is other
     belljar.set_default_client(None)
+
+
+async def test_what_goes_wrong_inside_is_what_is_raised(caplog: pytest.LogCaptureFixture) -> None:
+    """And not that the sandbox could not be ended then."""
+    with pytest.raises(KeyError), belljar.Sandbox(id="sb-1", client=belljar.Client("http://127.0.0.1:1")):
+        raise KeyError
+    with pytest.raises(KeyError):
+        async with belljar.AsyncClient("http://127.0.0.1:1") as client, belljar.AsyncSandbox(id="sb-1", client=client):
+            raise KeyError
+    assert [record.getMessage()[:30] for record in caplog.records] == ["sandbox sb-1 could not be ende"] * 2
+    with pytest.raises(belljar.ConnectionError), belljar.Sandbox(id="sb-1", client=belljar.Client("http://127.0.0.1:1")):
+        pass
+
+
+def test_an_error_of_a_callback_is_its_own(ask: Any, serve: Serve) -> None:
+    """Even one that looks like a lost connection."""
+    server = serve(STREAM + b'event: stdout\ndata: {"chunk": "x"}\n\n')
+
+    def fail(text: str) -> None:
+        raise Lost("of another server")
+
+    kind = belljar.Sandbox if isinstance(ask, Plain) else belljar.AsyncSandbox
+    with pytest.raises(Lost, match=r"^of another server"):
+        ask(server.url, lambda client: kind(id="sb-1", client=client).exec_stream("x", on_stdout=fail))
+
+
+def test_following_a_sandbox_ends_when_it_is_deleted(ask: Any, serve: Serve) -> None:
+    kinds = ("sandbox.created", "sandbox.deleted")
+    events = b"".join(b'event: event\ndata: {"seq": 1, "type": "%s"}\n\n' % kind.encode() for kind in kinds)
+    held = threading.Event()
+
+    def stay(connection: socket.socket) -> None:
+        connection.sendall(STREAM + events)
+        held.wait(60)
+
+    async def waiting(client: Any) -> list[str]:
+        return [event.type async for event in belljar.AsyncSandbox(id="sb-1", client=client).events(follow=True)]
+
+    def plain(client: Any) -> list[str]:
+        return [event.type for event in belljar.Sandbox(id="sb-1", client=client).events(follow=True)]
+
+    assert ask(serve(stay).url, plain if isinstance(ask, Plain) else waiting) == list(kinds)
+    held.set()
+
+
+def test_a_stream_that_is_being_read_cannot_be_closed_by_others(serve: Serve) -> None:
+    held, reading = threading.Event(), threading.Event()
+
+    def stay(connection: socket.socket) -> None:
+        connection.sendall(STREAM + b": ping\n\n")
+        reading.set()
+        held.wait(60)
+
+    with belljar.Client(serve(stay).url) as client:
+        stream = client.events(follow=True)
+        reader = threading.Thread(target=lambda: next(stream, None))
+        reader.start()
+        assert reading.wait(60)
+        with pytest.raises(belljar.BadRequestError, match="being read"):
+            stream.close()
+        held.set()
+        reader.join()
+
+
+def test_a_stream_that_fails_tells_which_request_it_was(ask: Any, serve: Serve) -> None:
+    head = STREAM.replace(b"\r\n\r\n", b"\r\nX-Request-Id: req-7\r\n\r\n")
+    server = serve(head + b'event: failed\ndata: {"error": "gone", "code": "sandbox_gone"}\n\n')
+    kind = belljar.Sandbox if isinstance(ask, Plain) else belljar.AsyncSandbox
+    with pytest.raises(errors.SandboxGone) as caught:
+        ask(server.url, lambda client: kind(id="sb-1", client=client).contexts.run("x"))
+    assert caught.value.details["request_id"] == "req-7"

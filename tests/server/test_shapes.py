@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from starlette.requests import HTTPConnection, Request
 
 from belljar.errors import InvalidInput
-from belljar.server.asking import Fields
+from belljar.server.asking import Fields, query_whole, read_fields, read_query
+from belljar.server.operation import QUERY
 from belljar.server.shapes import (
     Shape,
     check,
@@ -115,3 +117,19 @@ def test_a_handler_cannot_read_what_its_route_does_not_declare() -> None:
     assert fields.text("cmd") == "x"
     with pytest.raises(LookupError, match="cwd"):
         fields.text("cwd", "/")
+
+
+def test_a_number_of_a_query_is_read_as_it_was_judged() -> None:
+    shape = record({}, {"tail": whole(high=99)})
+    for given, wanted in ((b"", 7), (b"tail=0", 0), (b"tail=12", 12), (b"tail=12.0", 12)):
+        connection = HTTPConnection({"type": "http", "query_string": given, "headers": []})
+        connection.scope[QUERY] = read_query(connection, shape)
+        assert query_whole(connection, "tail", 7) == wanted, given
+    for given in (b"tail=100", b"tail=-1", b"tail=1.5", b"tail=x", b"tail=", b"tail=nan"):
+        with pytest.raises(InvalidInput, match="tail must be a whole number from 0 to 99"):
+            read_query(HTTPConnection({"type": "http", "query_string": given, "headers": []}), shape)
+
+
+async def test_a_handler_cannot_read_a_body_that_its_route_does_not_declare() -> None:
+    with pytest.raises(LookupError, match="'/x'"):
+        await read_fields(Request({"type": "http", "method": "POST", "path": "/x", "headers": [], "server": ("h", 80)}))

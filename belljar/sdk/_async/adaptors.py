@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterable, Sequence
 from typing import Any, Self, TypeVar
 
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
 
+from belljar.sdk.contents import as_bytes, plain_pieces
 from belljar.sdk.errors import InvalidArgument
+from belljar.sdk.requests import make_client
 
 T = TypeVar("T")
 Item = TypeVar("Item")
 
-Content = bytes | bytearray | memoryview | str | Iterable[bytes] | AsyncIterable[bytes]
+Content = bytes | bytearray | memoryview | str | Iterable[bytes] | Iterable[str] | AsyncIterable[bytes]
 # What a generator function gives.
 Flow = AsyncGenerator[T, None]
 CancelEvent = asyncio.Event
@@ -43,15 +44,17 @@ class HttpClients:
 
     def __init__(self, **options: Any) -> None:
         self._options = options
-        self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = weakref.WeakKeyDictionary()
+        self._clients: dict[asyncio.AbstractEventLoop, httpx.AsyncClient] = {}
 
     def get(self) -> httpx.AsyncClient:
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop)
         if client is None:
-            options = self._options["transport"]
-            transport = httpx.AsyncHTTPTransport(**options) if options else None
-            client = self._clients[loop] = httpx.AsyncClient(transport=transport, **self._options["client"])
+            # Connections hold on to their loop, so those of loops that are over would stay for ever.
+            for other in list(self._clients):
+                if other.is_closed():
+                    self._clients.pop(other, None)
+            client = self._clients[loop] = make_client(httpx.AsyncClient, httpx.AsyncHTTPTransport, self._options)
         return client
 
     async def aclose(self) -> None:
@@ -109,15 +112,11 @@ async def in_thread(function: Callable[..., T], *values: Any) -> T:
 
 async def pieces_of(content: Content) -> Flow[bytes]:
     """Any content in pieces. Files and other plain iterables are read in a thread."""
-    if isinstance(content, str):
-        yield content.encode()
-    elif isinstance(content, bytes | bytearray | memoryview):
-        yield bytes(content)
-    elif isinstance(content, AsyncIterable):
+    if isinstance(content, AsyncIterable):
         async for piece in content:
-            yield piece
+            yield as_bytes(piece)
     else:
-        pieces = iter(content)
+        pieces = plain_pieces(content)
         while (found := await asyncio.to_thread(next, pieces, None)) is not None:
             yield found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn, Self
 
 from belljar.sdk._async.events import event_log
@@ -12,7 +13,7 @@ from belljar.sdk._async.snapshots import AsyncSnapshotsAPI
 from belljar.sdk._async.streaming import AsyncStream
 from belljar.sdk._async.transport import AsyncTransport
 from belljar.sdk.environment import find_place
-from belljar.sdk.requests import DEFAULT_TIMEOUT_S, route
+from belljar.sdk.requests import DEFAULT_TIMEOUT_S, check_seconds, route
 from belljar.sdk.retrying import CreateRetryEvent, retry_budget
 from belljar.sdk.unserved import Missing, refuse_builds
 from belljar.sdk.values import SandboxEvent, Template, Token, items_of
@@ -24,6 +25,22 @@ class AsyncClient:
     `timeout` is how long the server may be silent; calls that run something wait for as long as that may run. `preview_host` is
     what preview addresses end with, if it is not the server's own name.
     """
+
+    api_url: str
+    api_base: str
+    api_key: str | None
+    timeout: float
+    max_create_retry_seconds: float
+    transport: AsyncTransport
+    sandboxes: AsyncSandboxAPI
+    templates: AsyncTemplatesAPI
+    snapshots: AsyncSnapshotsAPI
+    tokens: AsyncTokensAPI
+    volumes: Missing
+    apps: Missing
+    databases: Missing
+    functions: Missing
+    schedules: Missing
 
     def __init__(
         self,
@@ -39,17 +56,25 @@ class AsyncClient:
         place = find_place(api_url if api_url is not None else api_base, api_key)
         self.api_url = self.api_base = place.url
         self.api_key = place.key
-        self.timeout = timeout
+        self.timeout = check_seconds("timeout", timeout)
         self.max_create_retry_seconds = retry_budget(max_create_retry_seconds)
         self.on_create_retry = on_create_retry
         self.preview_host = preview_host
-        self.transport = AsyncTransport(place, timeout, self.max_create_retry_seconds, on_create_retry)
+        self.transport = AsyncTransport(place, self.timeout, self.max_create_retry_seconds, on_create_retry)
         self.sandboxes = AsyncSandboxAPI(self)
         self.templates = AsyncTemplatesAPI(self)
         self.snapshots = AsyncSnapshotsAPI(self)
         self.tokens = AsyncTokensAPI(self)
         self.volumes, self.apps, self.databases = Missing("volumes"), Missing("apps"), Missing("databases")
         self.functions, self.schedules = Missing("functions"), Missing("schedules")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.api_url!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To another process goes what it was made from; connections stay here."""
+        made_from = (self.api_url, self.api_key or "", self.timeout, None, self.max_create_retry_seconds, self.on_create_retry)
+        return partial(type(self), preview_host=self.preview_host), made_from
 
     async def __aenter__(self) -> Self:
         return self
@@ -68,8 +93,8 @@ class AsyncClient:
     async def version(self) -> dict[str, Any]:
         return await self.transport.object("GET", "/version")
 
-    def events(self, *, follow: bool = False, tail: int = 100, after: int = 0) -> AsyncStream[SandboxEvent]:
-        """What happened to the workspace's sandboxes; with `follow`, also what is still to happen."""
+    def events(self, *, follow: bool = False, tail: int | None = None, after: int = 0) -> AsyncStream[SandboxEvent]:
+        """What happened to the workspace's sandboxes, the last 100 or `tail`; with `follow`, also what is still to happen."""
         return AsyncStream(event_log(self.transport, "/events", follow, tail, after))
 
 
@@ -88,6 +113,10 @@ class AsyncTemplatesAPI:
 
     async def delete(self, name: str) -> None:
         await self._transport.json("DELETE", route("templates", name))
+
+    async def builds(self) -> builtins.list[dict[str, Any]]:
+        """Builds that were asked for over HTTP: none, on a server that builds on its host only."""
+        return items_of(await self._transport.json("GET", "/templates/builds"))
 
     def __getattr__(self, call: str) -> NoReturn:
         refuse_builds(call)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 # A cell of `run_code` that names no limit gets this one, as with other servers of this wire format.
 RUN_CODE_S = 30.0
-ALIASES = {"py": "python", "python3": "python", "sh": "bash", "shell": "bash", "js": "javascript", "ts": "typescript"}
 
 
 class AsyncCell(AsyncStream[Event]):
@@ -202,8 +201,8 @@ class AsyncContexts:
         env: Mapping[str, str] | None = None,
         user: str | None = None,
     ) -> AsyncCodeContext:
-        """A context of its own; `languages` lists what there is."""
-        body: dict[str, Any] = {"language": ALIASES.get(language.lower(), language), "cwd": cwd, "user": user}
+        """A context of its own; `languages` lists what there is, and the server knows their other names (`py`, `sh`, `node` …)."""
+        body: dict[str, Any] = {"language": language, "cwd": cwd, "user": user}
         body |= {"env": dict(env)} if env else {}
         given = {name: value for name, value in body.items() if value is not None}
         path = route("sandboxes", self._sandbox_id, "contexts")
@@ -222,7 +221,6 @@ class AsyncContexts:
 
     def default(self, language: str = "python") -> AsyncCodeContext:
         """The first context of a language; it is made when it is first used, if there is none. Asks nothing yet."""
-        language = ALIASES.get(language.lower(), language)
         return self._handle("default" if language == "python" else f"default:{language}", language)
 
     async def run(self, code: str, language: str = "python", **options: Any) -> Execution:

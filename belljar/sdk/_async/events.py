@@ -10,7 +10,10 @@ from belljar.sdk._async.transport import AsyncTransport
 from belljar.sdk.values import SandboxEvent
 
 
-async def event_log(transport: AsyncTransport, path: str, follow: bool, tail: int, after: int) -> Flow[SandboxEvent]:
+async def event_log(
+    transport: AsyncTransport, path: str, follow: bool, tail: int | None, after: int, *, last: str | None = None
+) -> Flow[SandboxEvent]:
+    """With `last`, following ends after an event of that type."""
     params: dict[str, Any] = {"tail": tail, "after": after}
     if not follow:
         found = await transport.object("GET", path, params=params)
@@ -20,4 +23,7 @@ async def event_log(transport: AsyncTransport, path: str, follow: bool, tail: in
     async with aclosing(transport.events("GET", path, params={**params, "follow": "1"})) as events:
         async for event in events:
             if event.name == "event":
-                yield SandboxEvent.from_dict(event.data)
+                happened = SandboxEvent.from_dict(event.data)
+                yield happened
+                if happened.type == last:
+                    return

@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
-from belljar.sdk.terminals import DETACH, END_OF_INPUT, raw_mode, terminal_size
+from belljar.sdk.terminals import DETACH, END_OF_INPUT, raw_mode, read_input, standard_input, terminal_size
 
 if TYPE_CHECKING:
     from belljar.sdk._async.terminal import AsyncTerminal
 
 
 async def interact(terminal: AsyncTerminal) -> int | None:
-    loop, keys = asyncio.get_running_loop(), asyncio.Queue[bytes]()
-    stdin = sys.stdin.fileno()
+    loop, stdin = asyncio.get_running_loop(), standard_input()
     resized = asyncio.Event()
     resized.set()
 
-    def read_keys() -> None:
-        data = os.read(stdin, 65536)
-        keys.put_nowait(data)
-        if not data:
-            loop.remove_reader(stdin)
-
     async def type_keys() -> None:
-        while data := await keys.get():
-            if DETACH in data:
-                return
-            await terminal.send(data)
+        async with aclosing(read_input(stdin)) as keys:
+            async for data in keys:
+                if DETACH in data:
+                    return
+                await terminal.send(data)
         await terminal.send(END_OF_INPUT)
         await asyncio.Future()  # what was piped in is used up; the rest of the output is still to come
 
@@ -47,7 +40,6 @@ async def interact(terminal: AsyncTerminal) -> int | None:
             sys.stdout.buffer.flush()
 
     with raw_mode(stdin):
-        loop.add_reader(stdin, read_keys)
         with suppress(NotImplementedError, ValueError, RuntimeError):
             loop.add_signal_handler(signal.SIGWINCH, resized.set)
         tasks = [asyncio.create_task(work()) for work in (show, type_keys, follow_size)]
@@ -56,7 +48,6 @@ async def interact(terminal: AsyncTerminal) -> int | None:
             for task in done:
                 task.result()
         finally:
-            loop.remove_reader(stdin)
             with suppress(NotImplementedError, ValueError, RuntimeError):
                 loop.remove_signal_handler(signal.SIGWINCH)
             for task in tasks:

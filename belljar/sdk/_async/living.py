@@ -10,7 +10,7 @@ from belljar.sdk._async.adaptors import CancelEvent, Flow
 from belljar.sdk._async.events import event_log
 from belljar.sdk._async.streaming import AsyncStream
 from belljar.sdk.previews import preview_url
-from belljar.sdk.requests import MACHINE_S, route, texts
+from belljar.sdk.requests import MACHINE_S, check_port, route, texts
 from belljar.sdk.values import SandboxEvent, Snapshot, items_of
 
 if TYPE_CHECKING:
@@ -101,9 +101,10 @@ class AsyncLiving:
         """What the guest sees, and what it costs the host."""
         return await self._client.transport.object("GET", route("sandboxes", self.id, "stats"))
 
-    def events(self, *, follow: bool = False, tail: int = 100, after: int = 0) -> AsyncStream[SandboxEvent]:
-        """What happened to it; with `follow`, also what is still to happen."""
-        return AsyncStream(event_log(self._client.transport, route("sandboxes", self.id, "events"), follow, tail, after))
+    def events(self, *, follow: bool = False, tail: int | None = None, after: int = 0) -> AsyncStream[SandboxEvent]:
+        """What happened to it, the last 100 or `tail`; with `follow`, also what is still to happen, until it is deleted."""
+        path = route("sandboxes", self.id, "events")
+        return AsyncStream(event_log(self._client.transport, path, follow, tail, after, last="sandbox.deleted"))
 
     def logs(self, stream: str = "both", follow: bool = False) -> AsyncStream[str]:
         """Lines that its commands wrote; with `follow`, also those that are still to come."""
@@ -131,7 +132,7 @@ class AsyncLiving:
 
     async def signed_preview_url(self, port: int, ttl_seconds: int = 3600, paths: Sequence[str] | None = None) -> str:
         """An address that works without a key until `ttl_seconds` have passed; with `paths`, for those and what is below them."""
-        body: dict[str, Any] = {"port": port, "ttl_seconds": ttl_seconds}
+        body: dict[str, Any] = {"port": check_port(port), "ttl_seconds": ttl_seconds}
         body |= {"paths": texts("paths", paths)} if paths is not None else {}
         return str((await self._post("preview-token", body))["url"])
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from belljar.sdk._async.connection import AsyncConnection
 from belljar.sdk._async.forwarding import forwarding
-from belljar.sdk.requests import route, texts
+from belljar.sdk.requests import check_port, route, texts
 from belljar.sdk.values import items_of
 
 if TYPE_CHECKING:
@@ -61,23 +61,24 @@ class AsyncPorts:
 
     async def expose(self, port: int, *, public: bool = False, label: str | None = None) -> dict[str, Any]:
         """Name a port; with `public` everyone may look at it, else only who has a key or a signed link."""
-        body: dict[str, Any] = {"port": port, "public": public}
+        body: dict[str, Any] = {"port": check_port(port), "public": public}
         body |= {"label": label} if label is not None else {}
         return await self._transport.object("POST", self._route(), body)
 
     async def hide(self, port: int) -> None:
         """Private again; links to it end."""
-        await self._transport.json("DELETE", self._route(str(port)))
+        await self._transport.json("DELETE", self._route(str(check_port(port))))
 
     async def connect(self, port: int) -> AsyncConnection:
         """A TCP connection to a port of the sandbox, which is woken for it. PortClosed if nothing listens there."""
-        return AsyncConnection(await self._transport.websocket(self._route(str(port), "connect"), {}))
+        return AsyncConnection(await self._transport.websocket(self._route(str(check_port(port)), "connect"), {}))
 
     @asynccontextmanager
     async def forward(self, port: int, local_port: int = 0) -> AsyncIterator[int]:
         """Lead a port of this machine (127.0.0.1; 0 picks one) to a port of the sandbox; gives the local one."""
+        path = self._route(str(check_port(port)), "connect")
         await self.list()  # what is wrong with the sandbox is told now, not to the first who connects
-        async with forwarding(self._transport, self._route(str(port), "connect"), local_port) as listening:
+        async with forwarding(self._transport, path, check_port(local_port, low=0)) as listening:
             yield listening
 
     def _route(self, *more: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -15,7 +16,9 @@ from belljar.sdk._async.network import AsyncEgress, AsyncPorts
 from belljar.sdk._async.processes import AsyncProcesses
 from belljar.sdk._async.running import AsyncRunning, AsyncSandboxCommands
 from belljar.sdk._async.sandboxes import DEFAULT_TEMPLATE
-from belljar.sdk.errors import InvalidArgument
+from belljar.sdk.errors import InvalidArgument, PandastackError
+
+logger = logging.getLogger("belljar.sdk")
 
 
 class AsyncSandbox(Creatable, AsyncRunning, AsyncLiving):
@@ -26,6 +29,19 @@ class AsyncSandbox(Creatable, AsyncRunning, AsyncLiving):
     """
 
     default_template: ClassVar[str] = DEFAULT_TEMPLATE
+
+    id: str
+    template: str
+    cpu: int
+    memory_mb: int
+    status: str
+    guest_ip: str | None
+    created_at: str | None
+    metadata: dict[str, str]
+    from_snapshot: str | None
+    boot_ms: int | None
+    boot_mode: str | None
+    persistent: bool
 
     def __init__(
         self,
@@ -191,9 +207,16 @@ class AsyncSandbox(Creatable, AsyncRunning, AsyncLiving):
     async def __aenter__(self) -> Self:
         return await self._create()
 
-    async def __aexit__(self, *_: object) -> None:
-        if not self.persistent:
+    async def __aexit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
+        if self.persistent:
+            return
+        try:
             await self.kill()
+        except PandastackError as failure:
+            if problem is None:
+                raise
+            # What went wrong inside is what its user wants to see.
+            logger.warning("sandbox %s could not be ended: %s", self.id, failure.message)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(id={self.id!r}, template={self.template!r}, status={self.status!r})"

@@ -39,4 +39,6 @@ class AsyncStream(Generic[T]):
         return item
 
     async def aclose(self) -> None:
+        if self._reading:
+            raise InvalidArgument("this stream is being read; whoever reads it must leave it")
         await self._source.aclose()

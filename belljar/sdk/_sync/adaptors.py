@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, Self, TypeVar
@@ -12,12 +14,14 @@ from typing import Any, Protocol, Self, TypeVar
 import httpx
 from websockets.sync.client import ClientConnection, connect
 
+from belljar.sdk.contents import plain_pieces
 from belljar.sdk.errors import InvalidArgument
+from belljar.sdk.requests import make_client
 
 T = TypeVar("T")
 Item = TypeVar("Item")
 
-Content = bytes | bytearray | memoryview | str | Iterable[bytes]
+Content = bytes | bytearray | memoryview | str | Iterable[bytes] | Iterable[str]
 # What a generator function gives.
 Flow = Generator[T, None, None]
 WebSocket = ClientConnection
@@ -44,25 +48,32 @@ class Creatable:
 
 
 class HttpClients:
-    """The HTTP client, made when it is first needed."""
+    """The HTTP client, made when it is first needed, and closed with the program at the latest."""
 
     def __init__(self, **options: Any) -> None:
         self._options = options
+        self._forget()
+
+    def _forget(self) -> None:
         self._client: httpx.Client | None = None
+        self._close: Callable[[], object] | None = None
         self._lock = threading.Lock()
+        self._owner = os.getpid()
 
     def get(self) -> httpx.Client:
+        if self._owner != os.getpid():
+            # Forked off: on its parent's connections, each would read the other's answers.
+            self._forget()
         with self._lock:
             if self._client is None:
-                options = self._options["transport"]
-                transport = httpx.HTTPTransport(**options) if options else None
-                self._client = httpx.Client(transport=transport, **self._options["client"])
+                self._client = make_client(httpx.Client, httpx.HTTPTransport, self._options)
+                self._close = weakref.finalize(self, self._client.close)
             return self._client
 
     def close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        close, self._client, self._close = self._close, None, None
+        if close is not None:
+            close()
 
 
 def check_cancel(cancel: object) -> None:
@@ -103,12 +114,7 @@ def in_thread(function: Callable[..., T], *values: Any) -> T:
 
 def pieces_of(content: Content) -> Flow[bytes]:
     """Any content in pieces."""
-    if isinstance(content, str):
-        yield content.encode()
-    elif isinstance(content, bytes | bytearray | memoryview):
-        yield bytes(content)
-    else:
-        yield from content
+    return plain_pieces(content)
 
 
 def open_websocket(url: str, headers: dict[str, str], timeout: float, proxy: bool) -> WebSocket:

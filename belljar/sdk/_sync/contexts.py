@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 # A cell of `run_code` that names no limit gets this one, as with other servers of this wire format.
 RUN_CODE_S = 30.0
-ALIASES = {"py": "python", "python3": "python", "sh": "bash", "shell": "bash", "js": "javascript", "ts": "typescript"}
 
 
 class Cell(Stream[Event]):
@@ -203,8 +202,8 @@ class Contexts:
         env: Mapping[str, str] | None = None,
         user: str | None = None,
     ) -> CodeContext:
-        """A context of its own; `languages` lists what there is."""
-        body: dict[str, Any] = {"language": ALIASES.get(language.lower(), language), "cwd": cwd, "user": user}
+        """A context of its own; `languages` lists what there is, and the server knows their other names (`py`, `sh`, `node` …)."""
+        body: dict[str, Any] = {"language": language, "cwd": cwd, "user": user}
         body |= {"env": dict(env)} if env else {}
         given = {name: value for name, value in body.items() if value is not None}
         path = route("sandboxes", self._sandbox_id, "contexts")
@@ -223,7 +222,6 @@ class Contexts:
 
     def default(self, language: str = "python") -> CodeContext:
         """The first context of a language; it is made when it is first used, if there is none. Asks nothing yet."""
-        language = ALIASES.get(language.lower(), language)
         return self._handle("default" if language == "python" else f"default:{language}", language)
 
     def run(self, code: str, language: str = "python", **options: Any) -> Execution:

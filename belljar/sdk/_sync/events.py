@@ -11,7 +11,10 @@ from belljar.sdk._sync.transport import Transport
 from belljar.sdk.values import SandboxEvent
 
 
-def event_log(transport: Transport, path: str, follow: bool, tail: int, after: int) -> Flow[SandboxEvent]:
+def event_log(
+    transport: Transport, path: str, follow: bool, tail: int | None, after: int, *, last: str | None = None
+) -> Flow[SandboxEvent]:
+    """With `last`, following ends after an event of that type."""
     params: dict[str, Any] = {"tail": tail, "after": after}
     if not follow:
         found = transport.object("GET", path, params=params)
@@ -21,4 +24,7 @@ def event_log(transport: Transport, path: str, follow: bool, tail: int, after: i
     with closing(transport.events("GET", path, params={**params, "follow": "1"})) as events:
         for event in events:
             if event.name == "event":
-                yield SandboxEvent.from_dict(event.data)
+                happened = SandboxEvent.from_dict(event.data)
+                yield happened
+                if happened.type == last:
+                    return

@@ -14,9 +14,9 @@ from belljar.sdk._sync.adaptors import Content, Flow, call, in_thread, pieces_of
 from belljar.sdk._sync.streaming import Stream
 from belljar.sdk.errors import NotFoundError
 from belljar.sdk.progress import MAX_DOWNLOAD_BYTES, Meter, Progress
-from belljar.sdk.requests import MACHINE_S, route
+from belljar.sdk.requests import MACHINE_S, GuestPath, guest_path, route
 from belljar.sdk.streams import StreamEvent
-from belljar.sdk.tarring import PIECE_BYTES, folder_bytes, pack, temporary_beside, unpack
+from belljar.sdk.tarring import folder_bytes, pack, temporary_beside, unpack
 from belljar.sdk.values import FileChange, FileInfo, Transfer
 
 if TYPE_CHECKING:
@@ -31,13 +31,15 @@ class SandboxFilesystem:
         self._timeout = max(client.timeout, MACHINE_S)
         self._path = route("sandboxes", sandbox_id, "fs")
 
-    def read(self, path: str, *, offset: int | None = None, length: int | None = None, user: str | None = None) -> bytes:
+    def read(
+        self, path: GuestPath, *, offset: int | None = None, length: int | None = None, user: str | None = None
+    ) -> bytes:
         """The whole file, or `length` bytes from `offset` on."""
         params = {"path": path, "offset": offset, "length": length, "user": user}
         return (self._transport.send("GET", self._path, params=params, timeout=self._timeout)).content
 
     def read_stream(
-        self, path: str, *, offset: int | None = None, length: int | None = None, user: str | None = None
+        self, path: GuestPath, *, offset: int | None = None, length: int | None = None, user: str | None = None
     ) -> Stream[bytes]:
         """The same as it arrives."""
         return Stream(self._read({"path": path, "offset": offset, "length": length, "user": user}))
@@ -48,9 +50,9 @@ class SandboxFilesystem:
                 yield piece
 
     def write(
-        self, path: str, content: Content, *, mode: int | None = None, append: bool = False, user: str | None = None
+        self, path: GuestPath, content: Content, *, mode: int | None = None, append: bool = False, user: str | None = None
     ) -> dict[str, Any]:
-        """Create or replace a file, with its parent folders, from bytes, text, a file or any iterable of bytes."""
+        """Create or replace a file, with its parent folders, from bytes, text, an open file or an iterable of either."""
         params = {
             "path": path,
             "mode": f"{mode:04o}" if mode is not None else None,
@@ -59,27 +61,28 @@ class SandboxFilesystem:
         }
         return self._transport.object("PUT", self._path, params=params, content=content, timeout=self._timeout)
 
-    def listdir(self, path: str = "/", *, depth: int = 1, user: str | None = None) -> list[FileInfo]:
+    def listdir(self, path: GuestPath = "/", *, depth: int = 1, user: str | None = None) -> list[FileInfo]:
         params = {"path": path, "depth": depth if depth != 1 else None, "user": user}
         found = self._transport.object("GET", f"{self._path}/dir", params=params, timeout=self._timeout)
-        return [FileInfo.from_dict(item, parent=path) for item in found.get("entries") or []]
+        return [FileInfo.from_dict(item, parent=guest_path(path)) for item in found.get("entries") or []]
 
-    def stat(self, path: str, *, user: str | None = None) -> FileInfo:
+    def stat(self, path: GuestPath, *, user: str | None = None) -> FileInfo:
         """Of what the path leads to."""
-        found = self._transport.object("GET", f"{self._path}/stat", params={"path": path, "user": user})
-        name = path.rstrip("/").rpartition("/")[2]
-        return FileInfo.from_dict({**found, "name": found.get("name") or name, "path": path})
+        place = guest_path(path)
+        found = self._transport.object("GET", f"{self._path}/stat", params={"path": place, "user": user})
+        name = place.rstrip("/").rpartition("/")[2]
+        return FileInfo.from_dict({**found, "name": found.get("name") or name, "path": place})
 
-    def exists(self, path: str, *, user: str | None = None) -> bool:
+    def exists(self, path: GuestPath, *, user: str | None = None) -> bool:
         try:
             self.stat(path, user=user)
         except (NotFoundError, NotADirectory):
             return False
         return True
 
-    def walk(self, path: str = "/") -> Flow[tuple[str, list[FileInfo], list[FileInfo]]]:
+    def walk(self, path: GuestPath = "/") -> Flow[tuple[str, list[FileInfo], list[FileInfo]]]:
         """Folder by folder, from the top: (path, folders, files)."""
-        pending = [path]
+        pending = [guest_path(path)]
         while pending:
             place = pending.pop(0)
             entries = self.listdir(place)
@@ -87,26 +90,26 @@ class SandboxFilesystem:
             yield place, folders, [entry for entry in entries if not entry.is_dir]
             pending[:0] = [entry.path for entry in folders]
 
-    def mkdir(self, path: str, *, parents: bool = True, user: str | None = None) -> None:
+    def mkdir(self, path: GuestPath, *, parents: bool = True, user: str | None = None) -> None:
         self._change("mkdir", {"path": path, "parents": parents}, user)
 
-    def move(self, source: str, target: str, *, user: str | None = None) -> None:
+    def move(self, source: GuestPath, target: GuestPath, *, user: str | None = None) -> None:
         self._change("move", {"source": source, "target": target}, user)
 
-    def copy(self, source: str, target: str, *, recursive: bool = False, user: str | None = None) -> None:
+    def copy(self, source: GuestPath, target: GuestPath, *, recursive: bool = False, user: str | None = None) -> None:
         self._change("copy", {"source": source, "target": target, "recursive": recursive}, user)
 
-    def remove(self, path: str, *, recursive: bool = False, user: str | None = None) -> None:
+    def remove(self, path: GuestPath, *, recursive: bool = False, user: str | None = None) -> None:
         params = {"path": path, "recursive": "1" if recursive else None, "user": user}
         self._transport.json("DELETE", self._path, params=params, timeout=self._timeout)
 
-    def watch(self, path: str, *, recursive: bool = False, user: str | None = None) -> Watch:
+    def watch(self, path: GuestPath, *, recursive: bool = False, user: str | None = None) -> Watch:
         """Changes as they happen, from `with` on."""
         params = {"path": path, "recursive": "1" if recursive else None, "user": user}
         return Watch(self._transport.events("GET", f"{self._path}/watch", params=params))
 
     def upload(
-        self, local_path: str | Path, remote_path: str, *, progress: Progress | bool = False, user: str | None = None
+        self, local_path: str | Path, remote_path: GuestPath, *, progress: Progress | bool = False, user: str | None = None
     ) -> dict[str, Any]:
         """Copy a file or a whole folder of this machine to exactly `remote_path`. Links inside a folder are left out.
 
@@ -116,24 +119,25 @@ class SandboxFilesystem:
         if not in_thread(local.is_dir):
             size = (in_thread(local.stat)).st_size
             with in_thread(_open, local, "rb") as file:
-                content = self._metered(iter(lambda: file.read(PIECE_BYTES), b""), Meter(progress, local.name, size))
+                content = self._metered(file, Meter(progress, local.name, size))
                 return self.write(remote_path, content, mode=0o755 if os.access(local, os.X_OK) else None, user=user)
         meter = Meter(progress, local.name, in_thread(folder_bytes, local))
         params = {"path": remote_path, "user": user}
         content = self._metered(pack(local), meter)
         self._transport.json("PUT", f"{self._path}/tree", params=params, content=content, timeout=self._timeout)
-        return {"path": remote_path, "bytes": meter.done}
+        return {"path": guest_path(remote_path), "bytes": meter.done}
 
     def download(
         self,
-        remote_path: str,
+        remote_path: GuestPath,
         local_path: str | Path,
         *,
         progress: Progress | bool = False,
         max_bytes: int = MAX_DOWNLOAD_BYTES,
         user: str | None = None,
     ) -> Transfer:
-        """Copy a file or a whole folder of the sandbox to exactly `local_path`. Links inside a folder are skipped and reported.
+        """Copy a file or a whole folder of the sandbox to exactly `local_path`; folders on the way are made. Links inside
+        a folder are skipped and reported.
 
         A sandbox that sends more than `max_bytes` is not read to its end.
         """
@@ -146,9 +150,10 @@ class SandboxFilesystem:
             _save(source, archive)
             return in_thread(unpack, archive, local)
 
-    def _download_file(self, remote: str, local: Path, meter: Meter, user: str | None) -> Transfer:
+    def _download_file(self, remote: GuestPath, local: Path, meter: Meter, user: str | None) -> Transfer:
         """Beside its place first, so that a download that breaks off leaves what was there."""
         part = local.with_name(f".belljar-{secrets.token_hex(8)}.part")
+        in_thread(lambda: local.absolute().parent.mkdir(parents=True, exist_ok=True))
         try:
             with in_thread(_open, part, "xb") as file:
                 _save(self._metered(self._read({"path": remote, "user": user}), meter), file)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from belljar.sdk.errors import Lost
-from belljar.sdk.terminals import DETACH, END_OF_INPUT, raw_mode, terminal_size
+from belljar.sdk.terminals import DETACH, END_OF_INPUT, raw_mode, standard_input, terminal_size
 
 if TYPE_CHECKING:
     from belljar.sdk._sync.terminal import Terminal
@@ -19,7 +19,7 @@ LOOK_EVERY_S = 0.2
 
 
 def interact(terminal: Terminal) -> int | None:
-    stdin = sys.stdin.fileno()
+    stdin = standard_input()
     over, detached = threading.Event(), threading.Event()
 
     def type_keys() -> None:

@@ -11,7 +11,7 @@ from belljar.sdk._sync.adaptors import CancelEvent, Flow
 from belljar.sdk._sync.events import event_log
 from belljar.sdk._sync.streaming import Stream
 from belljar.sdk.previews import preview_url
-from belljar.sdk.requests import MACHINE_S, route, texts
+from belljar.sdk.requests import MACHINE_S, check_port, route, texts
 from belljar.sdk.values import SandboxEvent, Snapshot, items_of
 
 if TYPE_CHECKING:
@@ -102,9 +102,10 @@ class Living:
         """What the guest sees, and what it costs the host."""
         return self._client.transport.object("GET", route("sandboxes", self.id, "stats"))
 
-    def events(self, *, follow: bool = False, tail: int = 100, after: int = 0) -> Stream[SandboxEvent]:
-        """What happened to it; with `follow`, also what is still to happen."""
-        return Stream(event_log(self._client.transport, route("sandboxes", self.id, "events"), follow, tail, after))
+    def events(self, *, follow: bool = False, tail: int | None = None, after: int = 0) -> Stream[SandboxEvent]:
+        """What happened to it, the last 100 or `tail`; with `follow`, also what is still to happen, until it is deleted."""
+        path = route("sandboxes", self.id, "events")
+        return Stream(event_log(self._client.transport, path, follow, tail, after, last="sandbox.deleted"))
 
     def logs(self, stream: str = "both", follow: bool = False) -> Stream[str]:
         """Lines that its commands wrote; with `follow`, also those that are still to come."""
@@ -132,7 +133,7 @@ class Living:
 
     def signed_preview_url(self, port: int, ttl_seconds: int = 3600, paths: Sequence[str] | None = None) -> str:
         """An address that works without a key until `ttl_seconds` have passed; with `paths`, for those and what is below them."""
-        body: dict[str, Any] = {"port": port, "ttl_seconds": ttl_seconds}
+        body: dict[str, Any] = {"port": check_port(port), "ttl_seconds": ttl_seconds}
         body |= {"paths": texts("paths", paths)} if paths is not None else {}
         return str((self._post("preview-token", body))["url"])
 

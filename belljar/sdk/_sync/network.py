@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from belljar.sdk._sync.connection import Connection
 from belljar.sdk._sync.forwarding import forwarding
-from belljar.sdk.requests import route, texts
+from belljar.sdk.requests import check_port, route, texts
 from belljar.sdk.values import items_of
 
 if TYPE_CHECKING:
@@ -62,23 +62,24 @@ class Ports:
 
     def expose(self, port: int, *, public: bool = False, label: str | None = None) -> dict[str, Any]:
         """Name a port; with `public` everyone may look at it, else only who has a key or a signed link."""
-        body: dict[str, Any] = {"port": port, "public": public}
+        body: dict[str, Any] = {"port": check_port(port), "public": public}
         body |= {"label": label} if label is not None else {}
         return self._transport.object("POST", self._route(), body)
 
     def hide(self, port: int) -> None:
         """Private again; links to it end."""
-        self._transport.json("DELETE", self._route(str(port)))
+        self._transport.json("DELETE", self._route(str(check_port(port))))
 
     def connect(self, port: int) -> Connection:
         """A TCP connection to a port of the sandbox, which is woken for it. PortClosed if nothing listens there."""
-        return Connection(self._transport.websocket(self._route(str(port), "connect"), {}))
+        return Connection(self._transport.websocket(self._route(str(check_port(port)), "connect"), {}))
 
     @contextmanager
     def forward(self, port: int, local_port: int = 0) -> Iterator[int]:
         """Lead a port of this machine (127.0.0.1; 0 picks one) to a port of the sandbox; gives the local one."""
+        path = self._route(str(check_port(port)), "connect")
         self.list()  # what is wrong with the sandbox is told now, not to the first who connects
-        with forwarding(self._transport, self._route(str(port), "connect"), local_port) as listening:
+        with forwarding(self._transport, path, check_port(local_port, low=0)) as listening:
             yield listening
 
     def _route(self, *more: str) -> str:

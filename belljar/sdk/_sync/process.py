@@ -28,11 +28,11 @@ class Process:
     def __init__(self, client: Client, sandbox_id: str, process_id: str, pid: int = 0) -> None:
         self._client = client
         self._sandbox_id = sandbox_id
-        self.id = process_id
-        self.pid = pid
+        self.id: str = process_id
+        self.pid: int = pid
         self.stdout_offset: int | None = None
         self.stderr_offset: int | None = None
-        self.dropped = {"stdout": 0, "stderr": 0}
+        self.dropped: dict[str, int] = {"stdout": 0, "stderr": 0}
         self.exit: ProcessExit | None = None
         self._stream: Stream[Chunk] | None = None
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from belljar.sdk._sync.adaptors import call
 from belljar.sdk._sync.process import ForegroundProcess, Process
+from belljar.sdk.contents import as_bytes
 from belljar.sdk.errors import CommandFailed, InvalidArgument
 from belljar.sdk.outputs import ProcessInfo, ProcessResult
 from belljar.sdk.requests import route
@@ -51,7 +52,7 @@ class Processes:
         sinks = {"stdout": on_stdout, "stderr": on_stderr}
         body = _launch(command, cwd, env, user, timeout_seconds)
         if input is not None:
-            body["input_base64"] = base64.b64encode(input.encode() if isinstance(input, str) else input).decode()
+            body["input_base64"] = base64.b64encode(as_bytes(input)).decode()
         with ForegroundProcess(self._client, self._sandbox_id, body) as process:
             for chunk in process:
                 call(sinks[chunk.stream], chunk.data)

@@ -9,12 +9,13 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from belljar.errors import DeadlineExceeded
-from belljar.sdk._sync.adaptors import Content, call
+from belljar.sdk._sync.adaptors import Content, Flow, call
 from belljar.sdk._sync.contexts import CodeContext, Contexts, Repl
 from belljar.sdk._sync.filesystem import SandboxFilesystem
 from belljar.sdk._sync.terminal import Terminal
 from belljar.sdk.errors import CommandFailed, ConnectionError, ExecInterrupted, InvalidArgument, PandastackError, SandboxTimeout
-from belljar.sdk.requests import exec_limits, route
+from belljar.sdk.outputs import Tail
+from belljar.sdk.requests import GuestPath, exec_limits, route
 from belljar.sdk.results import Execution
 from belljar.sdk.values import ExecResult
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from belljar.sdk._sync.client import Client
 
 TextSink = Callable[[str], object]
+# What is kept of each stream, to be told if it breaks off.
+MAX_PARTIAL_CHARS = 16 * 1024 * 1024
 
 
 class Running:
@@ -57,18 +60,28 @@ class Running:
         timeout_seconds: float | None = None,
     ) -> int:
         """The same with its output as it comes; returns the exit code."""
-        seen: dict[str, list[str]] = {"stdout": [], "stderr": []}
         sinks = {"stdout": on_stdout, "stderr": on_stderr}
+        with closing(self._output(cmd, timeout_seconds)) as output:
+            for name, chunk in output:
+                if name == "exit":
+                    return int(chunk)
+                call(sinks[name], chunk)
+        raise AssertionError("the output has no end")
+
+    def _output(self, cmd: str, timeout_seconds: float | None) -> Flow[tuple[str, str]]:
+        """("stdout" or "stderr", text) as it comes, and last ("exit", code)."""
+        seen = {"stdout": Tail(MAX_PARTIAL_CHARS), "stderr": Tail(MAX_PARTIAL_CHARS)}
         body, path = _limited({"cmd": cmd}, timeout_seconds), route("sandboxes", self.id, "exec", "stream")
         try:
             with closing(self._client.transport.events("POST", path, body)) as events:
                 for event in events:
                     if event.name in seen:
                         chunk = str(event.data.get("chunk", ""))
-                        seen[event.name].append(chunk)
-                        call(sinks[event.name], chunk)
+                        seen[event.name].add(chunk)
+                        yield event.name, chunk
                     elif event.name == "exit":
-                        return int(event.data["exit_code"])
+                        yield "exit", str(event.data["exit_code"])
+                        return
             reason = "the stream ended early"
         except ConnectionError as problem:
             if problem.code != "answer_lost":
@@ -78,8 +91,8 @@ class Running:
             raise _as_timeout(problem, cmd) from problem
         raise ExecInterrupted(
             f"what became of the command is not known: {reason}",
-            partial_stdout="".join(seen["stdout"]),
-            partial_stderr="".join(seen["stderr"]),
+            partial_stdout=seen["stdout"].text,
+            partial_stderr=seen["stderr"].text,
         )
 
     def run(self, source: str, timeout: float | None = None) -> Execution | ExecResult:
@@ -118,11 +131,11 @@ class Running:
             {"rows": rows, "cols": cols, "cmd": cmd, "cwd": cwd, "user": user},
         )
 
-    def write(self, path: str, data: Content) -> dict[str, Any]:
+    def write(self, path: GuestPath, data: Content) -> dict[str, Any]:
         """Write a file; short for `filesystem.write`."""
         return SandboxFilesystem(self._client, self.id).write(path, data)
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: GuestPath) -> bytes:
         """Read a file; short for `filesystem.read`."""
         return SandboxFilesystem(self._client, self.id).read(path)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import builtins
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -16,7 +17,9 @@ from belljar.sdk._sync.network import Egress, Ports
 from belljar.sdk._sync.processes import Processes
 from belljar.sdk._sync.running import Running, SandboxCommands
 from belljar.sdk._sync.sandboxes import DEFAULT_TEMPLATE
-from belljar.sdk.errors import InvalidArgument
+from belljar.sdk.errors import InvalidArgument, PandastackError
+
+logger = logging.getLogger("belljar.sdk")
 
 
 class Sandbox(Creatable, Running, Living):
@@ -27,6 +30,19 @@ class Sandbox(Creatable, Running, Living):
     """
 
     default_template: ClassVar[str] = DEFAULT_TEMPLATE
+
+    id: str
+    template: str
+    cpu: int
+    memory_mb: int
+    status: str
+    guest_ip: str | None
+    created_at: str | None
+    metadata: dict[str, str]
+    from_snapshot: str | None
+    boot_ms: int | None
+    boot_mode: str | None
+    persistent: bool
 
     def __init__(
         self,
@@ -192,9 +208,16 @@ class Sandbox(Creatable, Running, Living):
     def __enter__(self) -> Self:
         return self._create()
 
-    def __exit__(self, *_: object) -> None:
-        if not self.persistent:
+    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
+        if self.persistent:
+            return
+        try:
             self.kill()
+        except PandastackError as failure:
+            if problem is None:
+                raise
+            # What went wrong inside is what its user wants to see.
+            logger.warning("sandbox %s could not be ended: %s", self.id, failure.message)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(id={self.id!r}, template={self.template!r}, status={self.status!r})"

@@ -40,4 +40,6 @@ class Stream(Generic[T]):
         return item
 
     def close(self) -> None:
+        if self._reading:
+            raise InvalidArgument("this stream is being read; whoever reads it must leave it")
         self._source.close()

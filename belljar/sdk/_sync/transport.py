@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
-from websockets.exceptions import InvalidHandshake, InvalidStatus, WebSocketException
+from websockets.exceptions import InvalidProxy, InvalidStatus, ProxyError, WebSocketException
 
 from belljar.sdk._sync.adaptors import (
     CancelEvent,
@@ -24,18 +24,22 @@ from belljar.sdk._sync.adaptors import (
     open_websocket,
     pieces_of,
 )
+from belljar.sdk.contents import as_bytes
 from belljar.sdk.environment import Place
 from belljar.sdk.errors import CreateCancelled, Lost, PandastackError, error_in_stream
 from belljar.sdk.requests import (
     STREAM_SILENCE_S,
     Call,
+    address,
     check_object,
     decode,
+    encode,
     http_options,
     payload_of,
     refusal,
     time_limits,
     translate,
+    unusable_proxy,
     websocket_url,
 )
 from belljar.sdk.retrying import CreateRetryEvent, parse_retry_after, wait_before_retry
@@ -44,6 +48,7 @@ from belljar.sdk.streams import EventReader, StreamEvent
 logger = logging.getLogger("belljar.sdk")
 
 MAX_REFUSAL_BYTES = 64 * 1024
+JSON, BYTES = "application/json", "application/octet-stream"
 
 
 class Transport:
@@ -143,14 +148,14 @@ class Transport:
         silence_s: float = STREAM_SILENCE_S,
     ) -> Iterator[Flow[bytes]]:
         """The body of an answer as it comes. Leaving early closes the connection."""
-        asked, headers, limits = Call(method, path), {"Accept": accept}, time_limits(silence_s)
+        asked, limits = Call(method, path), time_limits(silence_s)
+        url, content = address(self.place, path, params), encode(body)
+        headers = {"Accept": accept} if content is None else {"Accept": accept, "Content-Type": JSON}
         patience = _Patience(asked, self.place, self.retry_s, create=False)
         while True:
             try:
                 http = self._http.get()
-                request = http.build_request(
-                    method, self.place.api + path, json=body, params=_given(params), headers=headers, timeout=limits
-                )
+                request = http.build_request(method, url, content=content, headers=headers, timeout=limits)
                 response = http.send(request, stream=True)
             except (httpx.HTTPError, httpx.InvalidURL) as problem:
                 raise translate(problem, asked, self.place) from problem
@@ -160,6 +165,10 @@ class Transport:
                     yield pieces
                     return
                 event = patience.consider(response, _some(pieces))
+            except PandastackError as problem:
+                if request_id := response.headers.get("X-Request-Id"):
+                    problem.details.setdefault("request_id", request_id)
+                raise
             finally:
                 response.close()
             if event is None:
@@ -194,12 +203,16 @@ class Transport:
     def websocket(self, path: str, params: Mapping[str, Any]) -> WebSocket:
         asked, headers = Call("GET", path), {"Authorization": f"Bearer {self.place.key}"} if self.place.key else {}
         try:
-            return open_websocket(websocket_url(self.place, path, dict(params)), headers, self.timeout, not self.place.local)
+            return open_websocket(websocket_url(self.place, path, params), headers, self.timeout, not self.place.local)
         except InvalidStatus as problem:
             answer = problem.response
             headers_seen = httpx.Headers(list(answer.headers.raw_items()))
             raise refusal(answer.status_code, headers_seen, bytes(answer.body or b""), asked, self.place) from None
-        except (InvalidHandshake, WebSocketException) as problem:
+        except (InvalidProxy, ImportError, ValueError) as problem:
+            raise unusable_proxy(problem) from problem
+        except ProxyError as problem:
+            raise translate(httpx.ProxyError(str(problem)), asked, self.place) from problem
+        except WebSocketException as problem:
             raise Lost(f"{self.place.url} does not speak WebSocket at {path}: {problem}") from problem
         except OSError as problem:  # TimeoutError is one
             raise translate(httpx.ConnectError(str(problem) or "no answer in time"), asked, self.place) from problem
@@ -214,17 +227,12 @@ class Transport:
         timeout: float | None,
     ) -> httpx.Response:
         asked = Call(method, path)
-        headers = {"Content-Type": "application/octet-stream"} if content is not None else None
+        url, fields = address(self.place, path, params), encode(body)
+        sent = _body(content) if fields is None else fields
+        headers = {"Content-Type": BYTES if fields is None else JSON} if sent is not None else None
+        limits = time_limits(self.timeout if timeout is None else timeout)
         try:
-            return self._http.get().request(
-                method,
-                self.place.api + path,
-                json=body,
-                params=_given(params),
-                content=_body(content),
-                headers=headers,
-                timeout=time_limits(self.timeout if timeout is None else timeout),
-            )
+            return self._http.get().request(method, url, content=sent, headers=headers, timeout=limits)
         except (httpx.HTTPError, httpx.InvalidURL) as problem:
             raise translate(problem, asked, self.place) from problem
 
@@ -263,16 +271,10 @@ class _Patience:
         return CreateCancelled(f"the create was cancelled after it was refused {self._attempt} times, last: {self.last.message}")
 
 
-def _given(params: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return {name: value for name, value in params.items() if value is not None} if params else None
-
-
 def _body(content: Content | None) -> Any:
     if isinstance(content, str):
-        return content.encode()
-    if content is None or isinstance(content, bytes):
-        return content
-    return pieces_of(content)
+        return as_bytes(content)
+    return content if content is None or isinstance(content, bytes) else pieces_of(content)
 
 
 def _some(pieces: Flow[bytes]) -> bytes:

@@ -141,12 +141,12 @@ def render_result(result: Result, update: bool) -> dict[str, Any]:
 def parse_wishes(fields: Fields) -> Wishes:
     usual = Wishes()
     return Wishes(
-        timeout_s=fields.number("timeout_seconds", 0) if "timeout_seconds" in fields else None,
-        stdin=fields.text("stdin", "") if "stdin" in fields else None,
+        timeout_s=fields.value("timeout_seconds"),
+        stdin=fields.optional_text("stdin"),
         changes=fields.flag("changes"),
         on_disconnect=fields.value("on_disconnect") or usual.on_disconnect,
-        max_output=fields.whole("max_output", 0, MAX_BUDGET_BYTES, usual.max_output),
-        max_results=fields.whole("max_results", 0, MAX_BUDGET_BYTES, usual.max_results),
+        max_output=fields.whole("max_output", usual.max_output),
+        max_results=fields.whole("max_results", usual.max_results),
     )
 
 

@@ -37,8 +37,6 @@ from belljar.service import processes
 from belljar.service.processes import Joined, Launch, Piece, Step
 from belljar.service.values import Dropped, Exit, ProcessInfo, PtySize
 
-MAX_OFFSET = 2**53
-
 SIZE = {"rows": whole(low=1, high=65535), "cols": whole(low=1, high=65535)}
 START = {
     "cmd": text("A line for the shell; or give `argv`."),
@@ -122,7 +120,7 @@ def parse_launch(fields: Fields) -> Launch:
         user=fields.optional_text("user"),
         stdin=fields.flag("stdin"),
         pty=PtySize(size["rows"], size["cols"]) if size is not None else None,
-        timeout_s=fields.number("timeout_seconds", 0) if "timeout_seconds" in fields else None,
+        timeout_s=fields.value("timeout_seconds"),
     )
 
 
@@ -167,7 +165,7 @@ async def follow(request: Request) -> Response:
 
 
 def _offset(request: Request, name: str) -> int | None:
-    return query_whole(request, name, 0, MAX_OFFSET) if query_of(request).get(name) else None
+    return query_whole(request, name, 0) if query_of(request).get(name) else None
 
 
 async def _events(steps: AsyncGenerator[Step, None], first: str) -> AsyncGenerator[bytes, None]:
@@ -221,7 +219,7 @@ async def signal(request: Request) -> Response:
 
 async def resize(request: Request) -> Response:
     fields, path = await read_fields(request), request.path_params
-    size = PtySize(fields.whole("rows", 1, 65535), fields.whole("cols", 1, 65535))
+    size = PtySize(fields.whole("rows"), fields.whole("cols"))
     async with workspace_of(request).guest(path["id"]) as sandbox:
         await sandbox.processes.resize(path["process"], size)
     return nothing()

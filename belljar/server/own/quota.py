@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from belljar.errors import Forbidden
 from belljar.server.answers import answer
-from belljar.server.asking import Fields, read_fields
+from belljar.server.asking import read_fields
 from belljar.server.auth import caller_of, service_of
 from belljar.server.declaring import call
 from belljar.server.shapes import answered, maybe, number, record, text, whole
@@ -59,18 +59,14 @@ async def change(request: Request) -> Response:
     if not caller_of(request).admin:
         raise Forbidden("only an admin's token changes quotas")
     record = QuotaRecord(
-        sandboxes=_whole(fields, "sandboxes"),
-        memory_mib=_whole(fields, "memory_mb"),
-        disk_mib=_whole(fields, "disk_mb"),
-        rate_per_s=fields.number("rate_per_second", 0) if "rate_per_second" in fields else None,
-        rate_burst=_whole(fields, "rate_burst", 1),
+        sandboxes=fields.value("sandboxes"),
+        memory_mib=fields.value("memory_mb"),
+        disk_mib=fields.value("disk_mb"),
+        rate_per_s=fields.value("rate_per_second"),
+        rate_burst=fields.value("rate_burst"),
     )
     await service_of(request).parts.quotas.change(name, record)
     return await _answer(service_of(request), name)
-
-
-def _whole(fields: Fields, name: str, low: int = 0) -> int | None:
-    return fields.whole(name, low, 2**53) if name in fields else None
 
 
 async def _answer(service: Service, name: str) -> Response:

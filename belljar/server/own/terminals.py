@@ -33,7 +33,7 @@ WAITING = 64
 
 async def open_terminal(websocket: WebSocket) -> None:
     given = query_of(websocket)
-    size = PtySize(query_whole(websocket, "rows", ROWS, MAX_SIDE), query_whole(websocket, "cols", COLS, MAX_SIDE))
+    size = PtySize(query_whole(websocket, "rows", ROWS), query_whole(websocket, "cols", COLS))
     command, cwd, user = given.get("cmd") or SHELL, given.get("cwd") or None, given.get("user") or None
     async with (
         workspace_of(websocket).guest(websocket.path_params["id"], "stream") as sandbox,

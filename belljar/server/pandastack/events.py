@@ -45,7 +45,7 @@ def render_event(event: EventRecord) -> dict[str, Any]:
 
 async def read(request: Request) -> Response:
     workspace, sandbox_id = workspace_of(request), request.path_params.get("id")
-    tail, after = query_whole(request, "tail", DEFAULT_TAIL, MAX_TAIL), query_whole(request, "after", 0, 2**53)
+    tail, after = query_whole(request, "tail", DEFAULT_TAIL), query_whole(request, "after", 0)
     if query_flag(request, "follow"):
         await workspace.check_known(sandbox_id)
         return await event_stream(_follow(workspace, sandbox_id, after, tail), _end, endless=True)

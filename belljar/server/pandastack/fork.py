@@ -47,7 +47,7 @@ async def fork(request: Request) -> Response:
 
 async def fork_tree(request: Request) -> Response:
     fields = await read_fields(request)
-    parent, count = request.path_params["id"], fields.whole("count", 1, forking.MAX_CHILDREN)
+    parent, count = request.path_params["id"], fields.whole("count")
     work = forking.fork_tree(workspace_of(request), parent, count, fields.labels("metadata"))
     tree_id, children = await patiently(request, work)
     whole = [render_sandbox(child) for child in children]

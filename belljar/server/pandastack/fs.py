@@ -16,7 +16,6 @@ from belljar.server.shapes import answered, choice, flag, guest_text, listing, m
 from belljar.service.files import open_file, stat_target
 from belljar.service.values import FileEntry
 
-MAX_OFFSET = 2**53
 MAX_DEPTH = 1000
 LETTERS = {"file": "f", "dir": "d", "symlink": "l", "other": "o"}
 WRITING = "Folders on the way are made, and a file that is there is replaced."
@@ -69,8 +68,8 @@ async def read(request: Request) -> Response:
         workspace_of(request),
         request.path_params["id"],
         query_text(request, "path"),
-        offset=query_whole(request, "offset", 0, MAX_OFFSET),
-        length=query_whole(request, "length", 0, MAX_OFFSET) if query_of(request).get("length") else None,
+        offset=query_whole(request, "offset", 0),
+        length=query_whole(request, "length", 0) if query_of(request).get("length") else None,
         user=user_of(request),
     )
     return Streamed(pieces, "application/octet-stream")
@@ -93,7 +92,7 @@ async def remove(request: Request) -> Response:
 
 
 async def list_folder(request: Request) -> Response:
-    path, depth = query_text(request, "path"), query_whole(request, "depth", 1, MAX_DEPTH)
+    path, depth = query_text(request, "path"), query_whole(request, "depth", 1)
     async with workspace_of(request).guest(request.path_params["id"]) as sandbox:
         entries = await sandbox.files.list(path, depth=depth, user=user_of(request))
     return answer({"path": path, "entries": [render_entry(entry) for entry in sorted(entries, key=lambda entry: entry.path)]})

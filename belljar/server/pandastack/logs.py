@@ -38,7 +38,7 @@ ABOUT = (
 async def read(request: Request) -> Response:
     workspace, sandbox_id = workspace_of(request), request.path_params["id"]
     stream = query_of(request).get("stream") or BOTH
-    tail = query_whole(request, "tail", MAX_TAIL, MAX_TAIL)
+    tail = query_whole(request, "tail", MAX_TAIL)
     if query_flag(request, "follow"):
         return await event_stream(_follow(workspace, sandbox_id, stream, tail), endless=True)
     lines = _last(_wanted(await read_log(workspace, sandbox_id), stream), tail)

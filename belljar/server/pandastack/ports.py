@@ -82,7 +82,7 @@ async def list_all(request: Request) -> Response:
 
 async def share(request: Request) -> Response:
     fields = await read_fields(request)
-    port = fields.whole("port", 1, MAX_PORT)
+    port = fields.whole("port")
     public, label = fields.flag("public"), fields.value("label") or ""
     work = service_of(request).previews.share(workspace_of(request), request.path_params["id"], port, public=public, label=label)
     return answer(render_port(request, await patiently(request, work)), 201)
@@ -97,7 +97,7 @@ async def withdraw(request: Request) -> Response:
 async def make_link(request: Request) -> Response:
     """`url` works wherever the API does; `host_url` is the one for browsers, where the host names of previews lead here."""
     fields, sandbox_id = await read_fields(request), request.path_params["id"]
-    port, ttl_s, paths = fields.whole("port", 1, MAX_PORT), fields.number("ttl_seconds", DEFAULT_TTL_S), fields.texts("paths")
+    port, ttl_s, paths = fields.whole("port"), fields.number("ttl_seconds", DEFAULT_TTL_S), fields.texts("paths")
     previews = service_of(request).previews
     token, link = await previews.make_link(workspace_of(request), sandbox_id, port, ttl_s=ttl_s, paths=paths)
     by_host = preview_url(request, service_of(request).settings.preview_domain, sandbox_id, port)

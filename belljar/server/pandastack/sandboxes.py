@@ -108,7 +108,7 @@ async def create(request: Request) -> Response:
         ttl_s=fields.number("ttl_seconds", 0) or None,
         persistent=fields.flag("persistent"),
         env=fields.labels("env"),
-        disk_mib=fields.whole("disk_mb", 1, 2**31) if "disk_mb" in fields else None,
+        disk_mib=fields.value("disk_mb"),
         **parse_create(fields),
     )
     return answer(render_sandbox(await patiently(request, work)), 201)

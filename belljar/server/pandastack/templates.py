@@ -56,6 +56,10 @@ async def list_all(request: Request) -> Response:
     return answer([render_template(info) for info in await service_of(request).templates()])
 
 
+async def list_builds(request: Request) -> Response:
+    return answer([])  # templates are built on the host, never by a call
+
+
 async def get(request: Request) -> Response:
     return answer(render_template(await service_of(request).template(request.path_params["name"])))
 
@@ -67,6 +71,7 @@ async def delete(request: Request) -> Response:
 
 ROUTES = [
     call("GET", "/templates", list_all, "List the templates", gives=listing(TEMPLATE)),
+    call("GET", "/templates/builds", list_builds, "List the builds: none, they happen on the host", gives=listing({}, most=0)),
     call("GET", "/templates/{name}", get, "Look at a template", gives=TEMPLATE, errors=(TemplateNotFound,)),
     call("DELETE", "/templates/{name}", delete, "Refused: templates belong to the host", errors=(TemplateNotFound,)),
 ]

@@ -59,7 +59,7 @@ def render_sandbox(record: SandboxRecord) -> dict[str, Any]:
 
 
 def _timeout(fields: Fields) -> int:
-    return fields.whole("timeout", 1, MAX_TIMEOUT_S, DEFAULT_TIMEOUT_S)
+    return fields.whole("timeout", DEFAULT_TIMEOUT_S)
 
 
 async def create(request: Request) -> Response:
@@ -101,13 +101,13 @@ async def connect(request: Request) -> Response:
 
 async def set_timeout(request: Request) -> Response:
     fields = await read_fields(request)
-    await workspace_of(request).set_ttl(request.path_params["id"], fields.whole("timeout", 1, MAX_TIMEOUT_S))
+    await workspace_of(request).set_ttl(request.path_params["id"], fields.whole("timeout"))
     return nothing()
 
 
 async def refresh(request: Request) -> Response:
     """At least so long from now on; never less than before."""
-    seconds = (await read_fields(request)).whole("duration", 1, MAX_TIMEOUT_S, DEFAULT_TIMEOUT_S)
+    seconds = (await read_fields(request)).whole("duration", DEFAULT_TIMEOUT_S)
     workspace, sandbox_id = workspace_of(request), request.path_params["id"]
     record = await workspace.get(sandbox_id)
     if record.expires_at is not None and record.expires_at < time.time() + seconds:

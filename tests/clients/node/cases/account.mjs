@@ -17,6 +17,7 @@ export default async function ({ client, make }) {
   assert.ok(names.includes("base"), names.join());
   const base = await client.templates.get("base");
   assert.ok(base.cpu >= 1 && base.memory_mb >= 128 && base.size_bytes > 0);
+  assert.deepEqual(await client.templates.builds(), []);
   await assert.rejects(client.templates.get("none"), NotFoundError);
   await assert.rejects(client.templates.delete("base"), (problem) => problem instanceof AuthError && problem.statusCode === 403);
 

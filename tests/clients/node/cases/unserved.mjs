@@ -5,7 +5,6 @@ const BUILDS = {
   build: [{ name: "mine", rootfs: new Uint8Array([1, 2, 3]) }],
   register: [{ name: "mine", imageRef: "registry/mine:1" }],
   buildFromDockerfile: [{ name: "mine", dockerfile: "FROM scratch\n" }],
-  builds: [],
   buildStatus: ["none"],
   buildLogs: ["none"],
   waitForBuild: ["none"],
