@@ -26,8 +26,9 @@ from belljar.templates.bake import build_template, host_facts
 from belljar.templates.kernel import KernelImage, build_kernel
 from belljar.vm.disk import clone_file
 from belljar.vm.host import HostFacts
-from belljar.vm.machine import Parts, read_record
+from belljar.vm.machine import Parts
 from belljar.vm.memory import MemoryImage, RamMapping, find_ram, load_image
+from belljar.vm.rundir import read_record
 from belljar.vm.spec import Shape
 
 TEMPLATE = "base"

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from unittest.mock import patch
 
-from belljar.vm.machine import Machine, RunDir
+from belljar.vm.machine import Machine
 from belljar.vm.qmp import Qmp
+from belljar.vm.rundir import RunDir
 from bench.lab import Lab, answered, milliseconds
 from bench.results import Result, Series, Verdict
 

@@ -15,8 +15,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from belljar.templates.kernel import kernel_files, make_initrd
-from belljar.vm.machine import Machine, RunDir
+from belljar.vm.machine import Machine
 from belljar.vm.memory import new_memory
+from belljar.vm.rundir import RunDir
 from belljar.vm.sockets import connect_unix
 from belljar.vm.spec import Boot
 from bench.lab import Lab, say

@@ -13,9 +13,10 @@ import numpy as np
 
 from belljar.vm.argv import Descriptors, qemu_argv
 from belljar.vm.link import Link
-from belljar.vm.machine import Machine, RunDir
+from belljar.vm.machine import Machine
 from belljar.vm.memory import new_memory
 from belljar.vm.qmp import Qmp
+from belljar.vm.rundir import RunDir
 from belljar.vm.sockets import listen_unix
 from belljar.vm.spec import Boot
 from bench.lab import Lab, milliseconds

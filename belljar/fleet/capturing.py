@@ -20,6 +20,7 @@ from belljar.store.db import SandboxRecord, SnapshotRecord
 from belljar.store.manifest import Manifest, SavedMachine, folder_bytes
 from belljar.store.publish import publish, workplace
 from belljar.vm.capture import Capture, capture
+from belljar.vm.finishing import in_thread
 from belljar.vm.machine import Machine
 from belljar.vm.memory import MemoryImage, borrow_image, load_image, load_map, no_pages, save_delta
 
@@ -58,7 +59,7 @@ async def _check_capture(context: Context, machine: Machine, folder: Path, *, ma
 
 
 async def _capture(machine: Machine, sandbox_folder: Path, folder: Path, disk: Path | None, *, resume: bool) -> Capture:
-    base = await asyncio.to_thread(running_image, machine, sandbox_folder)
+    base = await in_thread(running_image, machine, sandbox_folder, undo=MemoryImage.close)
     try:
         return await capture(machine, base, folder, disk, resume=resume)
     finally:
@@ -91,7 +92,7 @@ async def take_snapshot(
         saved = SavedMachine(place.path)
         taken = await _capture(machine, folder, place.path, SavedMachine(folder).disk, resume=True)
         try:
-            await asyncio.to_thread(_write_saved, context, saved, taken, SavedMachine(folder), manifest_of(context, record, folder))
+            await in_thread(_write_saved, context, saved, taken, SavedMachine(folder), manifest_of(context, record, folder))
         finally:
             taken.image.close()
         size = await asyncio.to_thread(folder_bytes, place.path)
@@ -131,10 +132,10 @@ async def put_to_sleep(context: Context, record: SandboxRecord, machine: Machine
     try:
         taken = await _capture(machine, folder, new, None, resume=False)
         try:
-            await asyncio.to_thread(_write_sleep, context, SavedMachine(new), taken, folder, manifest_of(context, record, folder))
+            await in_thread(_write_sleep, context, SavedMachine(new), taken, folder, manifest_of(context, record, folder))
         finally:
             taken.image.close()
-        await asyncio.to_thread(publish, new, sleep)
+        await in_thread(publish, new, sleep)
     except BaseException:
         if was_running and machine.state == "paused" and not machine.ended:
             await machine.resume()
@@ -153,7 +154,8 @@ async def sleep_origin(context: Context, record: SandboxRecord) -> Origin:
     saved = SavedMachine(context.layout.sandbox(record.id) / SLEEP)
     manifest = await asyncio.to_thread(saved.read_manifest)
     await asyncio.to_thread(saved.check_complete, delta=True, disk=False)
-    image = await asyncio.to_thread(load_image, saved.memory, manifest.memory_mib << 20, saved.pages, saved.pagemap)
+    size = manifest.memory_mib << 20
+    image = await in_thread(load_image, saved.memory, size, saved.pages, saved.pagemap, undo=MemoryImage.close)
     return Origin(saved, manifest, image)
 
 

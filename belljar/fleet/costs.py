@@ -26,14 +26,18 @@ def _rollup(pid: int) -> dict[str, int]:
 
 def host_costs(ram: RamMapping, folder: Path) -> dict[str, Any]:
     """Memory that only this machine uses (all of it, and the guest's part), CPU time, and disk space. Bytes and seconds."""
-    memory = _rollup(ram.pid)
-    fields = Path(f"/proc/{ram.pid}/stat").read_text().rpartition(")")[2].split()
+    try:
+        memory, private = _rollup(ram.pid), private_bytes(ram)
+        fields = Path(f"/proc/{ram.pid}/stat").read_text().rpartition(")")[2].split()
+        disk = folder_bytes(folder)
+    except OSError as problem:
+        raise SandboxGone(f"the machine's process {ram.pid} has ended") from problem
     ticks = int(fields[11]) + int(fields[12])
     return {
         "memory_private": memory.get("Private_Clean", 0) + memory.get("Private_Dirty", 0),
         "memory_shared_in_part": memory.get("Pss", 0),
-        "guest_memory_private": private_bytes(ram),
+        "guest_memory_private": private,
         "cpu_s": ticks / 100,
-        "disk": folder_bytes(folder),
+        "disk": disk,
         "pid": ram.pid,
     }

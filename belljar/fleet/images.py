@@ -10,6 +10,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 
+from belljar.vm.finishing import in_thread
 from belljar.vm.memory import MemoryImage
 
 # Images of snapshots are big and rarely wanted twice; templates are few. The oldest go first.
@@ -27,7 +28,7 @@ class ImageCache:
         """The image called `key`; `load` runs in a thread if it is not here. The caller gets a handle of its own to close."""
         async with self._loading.setdefault(key, asyncio.Lock()):
             if key not in self._images:
-                self._images[key] = await asyncio.to_thread(load)
+                self._images[key] = await in_thread(load, undo=MemoryImage.close)
                 self._evict()
             self._images.move_to_end(key)
             return self._images[key].duplicate()

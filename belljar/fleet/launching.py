@@ -36,8 +36,9 @@ from belljar.store.db import SandboxRecord
 from belljar.store.manifest import Manifest, SavedMachine
 from belljar.vm.disk import clone_file
 from belljar.vm.link import Link
-from belljar.vm.machine import Machine, Parts, RunDir
+from belljar.vm.machine import Machine, Parts
 from belljar.vm.memory import save_map
+from belljar.vm.rundir import RunDir
 from belljar.vm.spec import Fingerprint, Shape
 
 # Emulated guests on a loaded host are slow; a guest that has not answered by now never will.
@@ -54,14 +55,18 @@ class Running:
 
     async def detach(self) -> None:
         """Let go; the machine lives on."""
-        await self._close_link()
-        await self.machine.release()
-        os.close(self.lock)
+        try:
+            await self._close_link()
+            await self.machine.release()
+        finally:
+            os.close(self.lock)
 
     async def kill(self) -> None:
-        await self._close_link()
-        await self.machine.kill()
-        os.close(self.lock)
+        try:
+            await self._close_link()
+            await self.machine.kill()
+        finally:
+            os.close(self.lock)  # whatever went wrong: a lock that stays would keep every clean-up away
 
     async def _close_link(self) -> None:
         if self.link:
@@ -116,8 +121,13 @@ def take_lock(folder: Path) -> int:
         os.close(fd)
         pid = int(holder) if holder.isdecimal() else None
         raise SandboxBusy(f"sandbox {folder.name} is in use by process {holder}; wait for it, or end it", pid=pid) from None
-    os.truncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    try:
+        with host_trouble(f"sandbox {folder.name} could not be locked"):
+            os.truncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    except HostError:
+        os.close(fd)
+        raise
     return fd
 
 
@@ -188,9 +198,11 @@ def remove_folder(folder: Path) -> None:
 
 async def discard(context: Context, record_id: str, machine: Machine | None, lock: int | None) -> None:
     """Undo a start that did not succeed: no process, no folder, no record is left."""
-    if machine is not None:
-        await machine.kill()
-    await asyncio.to_thread(remove_folder, context.layout.sandbox(record_id))
-    await asyncio.to_thread(context.records.delete_sandbox, record_id)
-    if lock is not None:
-        os.close(lock)
+    try:
+        if machine is not None:
+            await machine.kill()
+        await asyncio.to_thread(remove_folder, context.layout.sandbox(record_id))
+        await asyncio.to_thread(context.records.delete_sandbox, record_id)
+    finally:
+        if lock is not None:
+            os.close(lock)

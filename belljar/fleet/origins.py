@@ -9,8 +9,8 @@ from belljar.fleet.context import Context, Origin
 from belljar.fleet.launching import check_restorable
 from belljar.store.layout import part
 from belljar.store.manifest import SavedMachine
-from belljar.vm.machine import read_record
 from belljar.vm.memory import MemoryImage, borrow_image, load_image, no_pages
+from belljar.vm.rundir import read_record
 
 
 def find_template(context: Context, name: str) -> SavedMachine:

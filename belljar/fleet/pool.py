@@ -26,7 +26,7 @@ from belljar.vm.memory import MemoryImage
 
 if TYPE_CHECKING:
     from belljar.fleet.sandbox import Sandbox
-    from belljar.fleet.sandboxes import Fleet
+    from belljar.fleet.starting import Starts
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +46,8 @@ class Ready:
 class Pool:
     """Ready machines by template digest, `pool_size` of each that was ever asked for."""
 
-    def __init__(self, fleet: Fleet, context: Context) -> None:
-        self._fleet = fleet
+    def __init__(self, starts: Starts, context: Context) -> None:
+        self._starts = starts
         self._context = context
         self._origins: dict[str, Origin] = {}
         self._ready: dict[str, deque[Ready]] = {}
@@ -87,7 +87,7 @@ class Pool:
         network = {"egress": wish.egress, "egress_secrets": wish.egress_secrets}
         own = {"env": wish.env, "metadata": wish.metadata, "expires_at": wish.expires_at}
         record = await asyncio.to_thread(change, **own, **owner, **network)
-        return self._fleet.hold(record, ready.running)
+        return self._starts.hold(record, ready.running)
 
     async def fill(self, origin: Origin) -> None:
         """Wait until the pool for this template is full."""
@@ -117,8 +117,9 @@ class Pool:
         origin = self._origins[digest]
         missing = self._context.settings.pool_size - len(self._ready[digest]) - self._starting.get(digest, 0)
         for _ in range(missing):
+            image = origin.image.duplicate()
             self._starting[digest] = self._starting.get(digest, 0) + 1
-            self._run(self._add(origin.saved, origin.manifest, origin.image.duplicate()))
+            self._run(self._add(origin.saved, origin.manifest, image))
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name="pool")
@@ -133,7 +134,7 @@ class Pool:
     async def _add(self, saved: SavedMachine, manifest: Manifest, image: MemoryImage) -> None:
         try:
             origin = Origin(saved, manifest, image)
-            record, machine, lock = await self._fleet.prepare(origin, Wish({}, {}, None), manifest.disk_mib, state="pooled")
+            record, machine, lock = await self._starts.prepare(origin, Wish({}, {}, None), manifest.disk_mib, state="pooled")
             try:
                 link = await enliven(machine, record, manifest)
                 await _warm_up(link, manifest)

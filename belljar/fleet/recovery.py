@@ -27,8 +27,8 @@ from belljar.fleet.launching import remove_folder, take_lock
 from belljar.store.db import SandboxRecord
 from belljar.store.publish import sweep as sweep_workplaces
 from belljar.store.publish import sweep_folders
-from belljar.vm.machine import RunDir, read_record
 from belljar.vm.process import adopt_vmm, find_vmms
+from belljar.vm.rundir import RunDir, read_record
 
 log = logging.getLogger(__name__)
 
@@ -95,8 +95,8 @@ async def sweep(context: Context, undertaker: Undertaker) -> SweepReport:
             await _sweep_record(context, undertaker, record, report, record.id in processes)
         except SandboxNotFound:
             continue  # someone else was faster
-        except BelljarError as problem:
-            log.warning("sandbox %s could not be cleaned up: %s", record.id, problem.message)
+        except (BelljarError, OSError) as problem:  # one that cannot be ended must not keep the others alive
+            log.warning("sandbox %s could not be cleaned up: %s", record.id, problem)
     await _sweep_folders(context, report)
     for kind in ("fork", "snapshot"):
         await asyncio.to_thread(sweep_workplaces, context.layout.tmp, kind)

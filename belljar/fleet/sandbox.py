@@ -8,25 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from belljar.errors import (
-    BelljarError,
-    DeadlineExceeded,
-    HostError,
-    SandboxBusy,
-    SandboxError,
-    SandboxGone,
-    SandboxNotFound,
-    WrongState,
-)
-from belljar.fleet.admission import check_fork_count, check_room
+from belljar.errors import BelljarError, DeadlineExceeded, HostError, SandboxError, SandboxGone, SandboxNotFound, WrongState
+from belljar.fleet.admission import check_fork_count
 from belljar.fleet.answers import parse_stats
-from belljar.fleet.capturing import Admit, drop_sleep, fork_origin, put_to_sleep, sleep_origin, take_snapshot
+from belljar.fleet.attaching import adopt_machine, wait_for_lock
+from belljar.fleet.capturing import Admit, fork_origin, put_to_sleep, take_snapshot
 from belljar.fleet.checks import check_metadata
 from belljar.fleet.context import Context, Ticket
 from belljar.fleet.contexts import DEFAULT_LANGUAGE, Contexts
@@ -34,23 +25,14 @@ from belljar.fleet.costs import host_costs
 from belljar.fleet.egress import Egress
 from belljar.fleet.execution import Execution
 from belljar.fleet.files import Files
-from belljar.fleet.launching import (
-    ANSWER_DEADLINE_S,
-    Running,
-    check_restorable,
-    enliven,
-    host_trouble,
-    set_clock,
-    start_machine,
-    start_trouble,
-    take_lock,
-)
+from belljar.fleet.launching import ANSWER_DEADLINE_S, Running, host_trouble, set_clock
 from belljar.fleet.ports import Ports
 from belljar.fleet.processes import Processes
+from belljar.fleet.waking import wake_machine
 from belljar.store.db import SandboxRecord, SnapshotRecord
-from belljar.store.holding import find_holder
+from belljar.vm.finishing import finish
 from belljar.vm.link import Link
-from belljar.vm.machine import Machine, RunDir
+from belljar.vm.machine import Machine
 
 if TYPE_CHECKING:
     from belljar.fleet.sandboxes import Fleet
@@ -61,7 +43,6 @@ log = logging.getLogger(__name__)
 KEEPALIVE_S = 20.0
 # A lost session is made again for the guest's network too, at first soon; each try holds up other moves for a moment only.
 RENEW_S, RENEW_AT_MOST_EVERY_S, RENEW_DEADLINE_S = 0.5, 30.0, 5.0
-BUSY_WAIT_S = 5.0
 # How long the news of a process's death may be on its way to us.
 DEATH_NOTICE_S = 0.5
 
@@ -122,10 +103,15 @@ class Sandbox:
         await self._attached()
 
     async def _attached(self) -> Running:
+        if self._running is not None:
+            return self._running
+        async with self._moving:
+            return await self._held()
+
+    async def _held(self) -> Running:
+        """The machine for one move, asked for under `_moving`: the move before may have ended it."""
         if self._running is None:
-            async with self._moving:
-                if self._running is None:
-                    await self._attach()
+            await self._attach()
         if self._running is None:
             raise SandboxGone(f"sandbox {self.id} has ended")
         return self._running
@@ -136,43 +122,12 @@ class Sandbox:
             raise WrongState(f"sandbox {self.id} is hibernated; wake it first")
         if self.record.state not in ("running", "paused"):
             raise SandboxGone(f"sandbox {self.id} is {self.record.state}: {self.record.reason or 'it has ended'}")
-        lock = await self._wait_for_lock()
-        machine: Machine | None = None
+        lock = await wait_for_lock(self._context, self.id)
         try:
-            machine = await Machine.adopt(RunDir(self._folder))
-            if machine.ended:
-                raise SandboxGone(await machine.post_mortem())
-            if self.record.state == "running" and machine.state == "paused":
-                await machine.resume()  # its last owner died in the middle of a capture
-            link = await machine.link(ANSWER_DEADLINE_S) if machine.state == "running" else None
-        except BaseException as problem:
-            if machine is not None:
-                await machine.release()
-            os.close(lock)
-            if isinstance(problem, SandboxGone):
-                await self._fleet.bury(self.id, problem.message)
+            self._hold(await adopt_machine(self.record, self._folder, lock))
+        except SandboxGone as gone:
+            await self._fleet.bury(self.id, gone.message)
             raise
-        self._hold(Running(machine, link, lock))
-
-    async def _wait_for_lock(self) -> int:
-        waited = 0.0
-        while True:
-            try:
-                return take_lock(self._folder)
-            except SandboxBusy as busy:
-                if waited >= BUSY_WAIT_S:
-                    raise self._explained(busy) from None
-            waited += 0.05
-            await asyncio.sleep(0.05)
-
-    def _explained(self, busy: SandboxBusy) -> SandboxBusy:
-        """Where to go instead, if it is the server that has the sandbox."""
-        server = find_holder(self._context.layout.server_lock)
-        if server is None or server.pid != busy.details.get("pid"):
-            return busy
-        where = f" at {server.address}" if server.address else ""
-        message = f"sandbox {self.id} is in use by the server{where} (process {server.pid}); call it there, or stop the server"
-        return SandboxBusy(message, **busy.details)
 
     def _hold(self, running: Running) -> None:
         self._running = running
@@ -216,8 +171,11 @@ class Sandbox:
         self._running, self._watcher = None, None
         if running.link:
             running.link.fail(SandboxGone(f"sandbox {self.id} ended: {reason}"))
-        await running.kill()
-        await self._fleet.bury(self.id, reason)
+        try:
+            await running.kill()
+            await self._fleet.bury(self.id, reason)
+        except Exception:
+            log.exception("sandbox %s could not be buried; the next clean-up tries it again", self.id)
 
     async def _let_go(self) -> Running | None:
         if self._watcher:
@@ -243,23 +201,29 @@ class Sandbox:
 
     async def pause(self) -> None:
         """Stop the whole machine between two instructions. It keeps its memory and costs no CPU."""
-        running = await self._attached()
         async with self._moving:
+            running = await self._held()
             if running.machine.state != "paused":
-                await running.machine.pause()
-                await self._note("paused")
+                await finish(self._pause(running.machine))
+
+    async def _pause(self, machine: Machine) -> None:
+        await machine.pause()
+        await self._note("paused")
 
     async def resume(self) -> None:
         """Let a paused sandbox run on, as if no time had passed but for the clock."""
-        running = await self._attached()
         async with self._moving:
+            running = await self._held()
             if running.machine.state != "running":
-                await running.machine.resume()
-                if running.link is None:
-                    running.link = await running.machine.link(ANSWER_DEADLINE_S)
-                    self._start_network(running)
-                await set_clock(running.link)
-                await self._note("running")
+                await finish(self._resume(running))
+
+    async def _resume(self, running: Running) -> None:
+        await running.machine.resume()
+        if running.link is None:
+            running.link = await running.machine.link(ANSWER_DEADLINE_S)
+            self._start_network(running)
+        await set_clock(running.link)
+        await self._note("running")
 
     @asynccontextmanager
     async def _capturing(self, running: Running, what: str) -> AsyncIterator[None]:
@@ -278,9 +242,10 @@ class Sandbox:
         `admit` is told how many bytes the snapshot takes before it exists, and may refuse.
         """
         labels = check_metadata(metadata)
-        running = await self._attached()
-        async with self._moving, self._capturing(running, "the snapshot could not be written"):
-            return await take_snapshot(self._context, self.record, running.machine, labels, admit)
+        async with self._moving:
+            running = await self._held()
+            async with self._capturing(running, "the snapshot could not be written"):
+                return await take_snapshot(self._context, self.record, running.machine, labels, admit)
 
     async def fork(
         self, count: int = 1, metadata: Mapping[str, str] | None = None, *, ticket: Ticket | None = None
@@ -288,29 +253,29 @@ class Sandbox:
         """Children with this sandbox's memory, files and running processes of one instant. The parent runs on."""
         check_fork_count(count)
         labels = check_metadata(metadata)
-        running = await self._attached()
         with self._fleet.queue.admitted(count):
-            async with (
-                self._moving,
-                self._capturing(running, "the fork could not be staged"),
-                AsyncExitStack() as stack,
-            ):
+            async with self._moving, AsyncExitStack() as stack:
+                running = await self._held()
+                await stack.enter_async_context(self._capturing(running, "the fork could not be staged"))
                 stage = partial(fork_origin, self._context, self.record, running.machine, count)
-                origin = await self._fleet.when_there_is_room(lambda: stack.enter_async_context(stage()))
-                return await self._fleet.launch_children(self.record, origin, count, labels, ticket)
+                origin = await self._fleet.starts.when_there_is_room(lambda: stack.enter_async_context(stage()))
+                return await self._fleet.starts.launch_children(self.record, origin, count, labels, ticket)
 
     async def hibernate(self) -> None:
         """Save memory and devices to disk and end the machine: it costs no memory, and nothing is lost."""
-        record = await asyncio.to_thread(self._context.records.get_sandbox, self.id)
-        if record.state == "hibernated":
-            return
-        running = await self._attached()
         async with self._moving:
+            self.record = await asyncio.to_thread(self._context.records.get_sandbox, self.id)
+            if self.record.state == "hibernated":
+                return
+            running = await self._held()
             async with self._capturing(running, "the sleeping machine could not be written"):
                 await put_to_sleep(self._context, self.record, running.machine)
-            await self._note("hibernated", durable=True)
-            if held := await self._let_go():
-                await held.kill()
+            await finish(self._fall_asleep())
+
+    async def _fall_asleep(self) -> None:
+        await self._note("hibernated", durable=True)
+        if held := await self._let_go():
+            await held.kill()
 
     async def wake(self) -> None:
         """Bring a hibernated sandbox back, as it was. Does nothing if it is awake."""
@@ -321,45 +286,9 @@ class Sandbox:
             if self.record.state != "hibernated":
                 raise WrongState(f"sandbox {self.id} is {self.record.state} and cannot be woken")
             with self._fleet.queue.admitted():
-                await self._wake()
-
-    async def _wake(self) -> None:
-        record, context = self.record, self._context
-        lock = await self._wait_for_lock()
-        machine: Machine | None = None
-        try:
-            async with self._fleet.queue.turns:
-                await self._fleet.when_there_is_room(lambda: asyncio.to_thread(self._admit_waking))
-                origin = await sleep_origin(context, record)
-                try:
-                    check_restorable(context, origin.manifest)
-                    with start_trouble(), host_trouble("the machine could not be started"):
-                        machine = await start_machine(context, origin, record, self._folder)
-                        await machine.wait_loaded()
-                    # From here on the disk moves on and the saved memory is stale: the record must say so first.
-                    await self._note("running", durable=True)
-                    link = await enliven(machine, record, origin.manifest)
-                finally:
-                    origin.image.close()
-        except BaseException:
-            if machine is not None:
-                await machine.kill()
-                if self.record.state == "running":
-                    await self._fleet.bury(self.id, "it did not answer after it was woken")
-            os.close(lock)
-            raise
-        finally:
-            context.waking.pop(record.id, None)
-        await asyncio.to_thread(drop_sleep, self._folder)
-        self._hold(Running(machine, link, lock))
-
-    def _admit_waking(self) -> None:
-        """Take the room that this sandbox's memory needs; its record takes it over once it says so."""
-        with self._context.admission:
-            needed = (self._folder / "memory").stat().st_blocks * 512
-            memory_mib = self.record.memory_mib
-            check_room(self._context, machines=1, memory_mib=memory_mib, new_bytes=needed, disk_bytes=0)
-            self._context.waking[self.id] = memory_mib
+                lock = await wait_for_lock(self._context, self.id)
+                note = partial(self._note, "running", durable=True)
+                await wake_machine(self._context, self._fleet, self.record, lock, note, self._hold)
 
     async def kill(self) -> None:
         """End the sandbox and everything of it. Idempotent; whatever else is under way fails."""

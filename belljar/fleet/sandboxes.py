@@ -12,48 +12,32 @@ import builtins
 import logging
 import math
 import os
-import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TypeVar
 
 from belljar.egress.log import Connection
 from belljar.egress.outlet import Ground
 from belljar.egress.policy import parse_policy
 from belljar.egress.secrets import parse_secrets
-from belljar.errors import BelljarError, HostMemoryShort, InvalidInput, SandboxNotFound, SnapshotNotFound
-from belljar.fleet.admission import check_room, check_shape
+from belljar.errors import BelljarError, InvalidInput, SandboxNotFound, SnapshotNotFound
+from belljar.fleet.admission import check_shape
 from belljar.fleet.checks import check_env, check_metadata
-from belljar.fleet.context import Context, Origin, Ticket, Wish
+from belljar.fleet.context import Context, Ticket, Wish
 from belljar.fleet.images import ImageCache
-from belljar.fleet.launching import (
-    Running,
-    discard,
-    enliven,
-    host_trouble,
-    lay_out,
-    remove_folder,
-    start_machine,
-    start_trouble,
-    take_lock,
-)
+from belljar.fleet.launching import Running, remove_folder
 from belljar.fleet.origins import snapshot_origin, template_origin
-from belljar.fleet.pool import Pool
 from belljar.fleet.queueing import StartQueue
 from belljar.fleet.recovery import UNFINISHED, SweepReport, end_process, sweep
 from belljar.fleet.sandbox import Sandbox
+from belljar.fleet.starting import Starts, trusting
 from belljar.settings import Settings
 from belljar.store.db import Records, SandboxRecord, SnapshotRecord
 from belljar.store.layout import Layout
-from belljar.store.manifest import Manifest
 from belljar.templates.bake import host_facts
 from belljar.templates.kernel import build_kernel
-from belljar.vm.machine import Machine
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 SWEEP_EVERY_S = 5.0
 MAX_TTL_S = 10 * 365 * 24 * 3600.0
@@ -68,7 +52,7 @@ class Fleet:
         self._context = context
         self._handles: dict[str, Sandbox] = {}
         self.queue = StartQueue(PARALLEL_STARTS, context.settings.max_queued_starts)
-        self._pool = Pool(self, context)
+        self.starts = Starts(context, self.queue, self.hold)
         self._tasks: list[asyncio.Task[None]] = []
         self.swept = SweepReport()  # what was cleaned away when it was opened
 
@@ -86,7 +70,7 @@ class Fleet:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._pool.aclose()
+        await self.starts.pool.aclose()
         for sandbox in list(self._handles.values()):
             await sandbox.detach()
         self._context.images.close()
@@ -136,137 +120,30 @@ class Fleet:
             egress=parse_policy(egress).to_json() if egress is not None else {},
             egress_secrets=parse_secrets(egress_secrets).to_json() if egress_secrets is not None else {},
         )
-        if snapshot is not None:
-            origin = await snapshot_origin(self._context, snapshot)
-            saved = await asyncio.to_thread(self._context.records.get_snapshot, snapshot)
-            if egress_secrets is None:
-                wish = replace(wish, egress_secrets=saved.egress_secrets)
-            if egress is None:
-                wish = replace(wish, egress=saved.egress)
-        else:
-            origin = await template_origin(self._context, template)
-            if egress is None:
-                wish = replace(wish, egress=origin.manifest.egress)
+        context = self._context
+        origin = await (template_origin(context, template) if snapshot is None else snapshot_origin(context, snapshot))
         try:
+            if snapshot is not None:
+                saved = await asyncio.to_thread(context.records.get_snapshot, snapshot)
+                if egress_secrets is None:
+                    wish = replace(wish, egress_secrets=saved.egress_secrets)
+                if egress is None:
+                    wish = replace(wish, egress=saved.egress)
+            elif egress is None:
+                wish = replace(wish, egress=origin.manifest.egress)
             disk = check_shape(origin.manifest, vcpus, memory_mib, disk_mib)
             if ticket is not None:
                 await ticket.admit(1, origin.manifest.memory_mib, disk)
-            if snapshot is None and disk == origin.manifest.disk_mib and (ready := await self._pool.take(origin, wish)):
-                return await _trusting(ready)
+            if snapshot is None and disk == origin.manifest.disk_mib and (ready := await self.starts.pool.take(origin, wish)):
+                return await trusting(ready)
             with self.queue.admitted():
-                return await self.launch(origin, wish, disk)
+                return await self.starts.launch(origin, wish, disk)
         finally:
             origin.image.close()
-
-    async def launch(self, origin: Origin, wish: Wish, disk_mib: int) -> Sandbox:
-        """In its turn, start a machine and wait for its first answer; on failure nothing of it is left."""
-        async with self.queue.turns:
-            with start_trouble():
-                return await self._launch(origin, wish, disk_mib)
-
-    async def _launch(self, origin: Origin, wish: Wish, disk_mib: int) -> Sandbox:
-        record, machine, lock = await self.when_there_is_room(lambda: self.prepare(origin, wish, disk_mib, state="creating"))
-        try:
-            link = await enliven(machine, record, origin.manifest)
-            record = await asyncio.to_thread(self._context.records.update_sandbox, record.id, state="running")
-        except BaseException:
-            await discard(self._context, record.id, machine, lock)
-            raise
-        return await _trusting(self.hold(record, Running(machine, link, lock)))
-
-    async def when_there_is_room(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Machines that were started ahead give way to those that are wanted."""
-        try:
-            return await work()
-        except HostMemoryShort:
-            if not await self._pool.shed():
-                raise
-        return await work()
-
-    async def prepare(self, origin: Origin, wish: Wish, disk_mib: int, *, state: str) -> tuple[SandboxRecord, Machine, int]:
-        """Record, folder and a paused machine in it, for one new sandbox."""
-        context = self._context
-        record = await asyncio.to_thread(self._admit, origin, wish, disk_mib, state)
-        machine: Machine | None = None
-        lock: int | None = None
-        try:
-            folder = context.layout.sandbox(record.id)
-            with host_trouble("the sandbox could not be laid out"):
-                folder.mkdir(mode=0o700)
-                lock = take_lock(folder)
-                await asyncio.to_thread(lay_out, origin, folder, disk_mib)
-                machine = await start_machine(context, origin, record, folder)
-        except BaseException:
-            await discard(context, record.id, machine, lock)
-            raise
-        return record, machine, lock
-
-    def _admit(self, origin: Origin, wish: Wish, disk_mib: int, state: str) -> SandboxRecord:
-        """The record of a machine that there is room for."""
-        with self._context.admission:
-            check_room(
-                self._context,
-                machines=1,
-                memory_mib=origin.manifest.memory_mib,
-                new_bytes=0,
-                disk_bytes=origin.saved.disk.stat().st_blocks * 512,
-                disk_mib=disk_mib,
-            )
-            return self._insert(origin.manifest, wish, disk_mib, state)
-
-    def _insert(self, manifest: Manifest, wish: Wish, disk_mib: int, state: str) -> SandboxRecord:
-        record = SandboxRecord(
-            id=f"sb-{secrets.token_hex(8)}",
-            template=manifest.template,
-            template_digest=manifest.template_digest,
-            state=state,
-            created_at=time.time(),
-            vcpus=manifest.vcpus,
-            memory_mib=manifest.memory_mib,
-            disk_mib=disk_mib,
-            origin_snapshot=wish.origin_snapshot,
-            parent=wish.parent,
-            expires_at=wish.expires_at,
-            metadata=wish.metadata,
-            env=wish.env,
-            workspace=wish.workspace,
-            persistent=wish.persistent,
-            ttl_s=wish.ttl_s,
-            egress=wish.egress,
-            egress_secrets=wish.egress_secrets,
-        )
-        if wish.ticket is not None:
-            wish.ticket.claim(record.id)
-        return self._context.records.insert_sandbox(record, uids=self._context.uids)
 
     def hold(self, record: SandboxRecord, running: Running) -> Sandbox:
         sandbox = self._handles[record.id] = Sandbox(self, self._context, record, running)
         return sandbox
-
-    async def launch_children(
-        self, parent: SandboxRecord, origin: Origin, count: int, metadata: Mapping[str, str], ticket: Ticket | None = None
-    ) -> builtins.list[Sandbox]:
-        """All children, or none: if one cannot be started, the others are ended again."""
-        wish = Wish(
-            parent.env,
-            {**parent.metadata, **metadata},
-            parent.expires_at,
-            parent=parent.id,
-            ttl_s=parent.ttl_s,
-            workspace=parent.workspace,
-            persistent=parent.persistent,
-            ticket=ticket,
-            egress=parent.egress,
-            egress_secrets=parent.egress_secrets,
-        )
-        starts = [self.launch(origin, wish, parent.disk_mib) for _ in range(count)]
-        outcomes = await asyncio.gather(*starts, return_exceptions=True)
-        children = [child for child in outcomes if isinstance(child, Sandbox)]
-        failures = [problem for problem in outcomes if isinstance(problem, BaseException)]
-        if failures:
-            await asyncio.gather(*(child.kill() for child in children), return_exceptions=True)
-            raise failures[0]
-        return children
 
     def watch_denials(self, told: Callable[[str, Connection], None]) -> None:
         """`told` is called with a sandbox's id and each connection that is refused to it. It must not wait for anything."""
@@ -276,7 +153,7 @@ class Fleet:
         """Wait until as many machines of a template as the settings ask for are started ahead."""
         origin = await template_origin(self._context, template)
         try:
-            await self._pool.fill(origin)
+            await self.starts.pool.fill(origin)
         finally:
             origin.image.close()
 
@@ -342,6 +219,8 @@ class Fleet:
                 await self.sweep()
             except BelljarError as problem:
                 log.warning("clean-up failed and is tried again: %s", problem.message)
+            except Exception:  # without this task nothing would expire any more
+                log.exception("clean-up failed and is tried again")
 
     # -- snapshots ----------------------------------------------------------------------------------------------------------
 
@@ -363,16 +242,6 @@ def _make_context(settings: Settings) -> Context:
     kernel = build_kernel(layout, log.info)
     facts = host_facts(settings, layout, kernel)
     return Context(settings, layout, Records(layout.database), facts, ImageCache(), ground=ground)
-
-
-async def _trusting(sandbox: Sandbox) -> Sandbox:
-    """A sandbox with secrets is of no use before it trusts the authority that speaks for their hosts."""
-    try:
-        await sandbox.egress.ready()
-    except BaseException:
-        await sandbox.kill()
-        raise
-    return sandbox
 
 
 def _expiry(ttl_s: float | None) -> float | None:

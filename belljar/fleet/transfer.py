@@ -29,6 +29,7 @@ from belljar.errors import (
     InvalidInput,
     NotADirectory,
 )
+from belljar.vm.finishing import in_thread
 
 if TYPE_CHECKING:
     from belljar.fleet.files import FileEntry, Files
@@ -123,7 +124,7 @@ async def _upload_file(files: Files, local: Path, remote: str, user: str | None,
 async def _read_pieces(fd: int, local: Path) -> AsyncIterator[bytes]:
     while True:
         with _local_errors(local):
-            piece = await asyncio.to_thread(os.read, fd, READ_BYTES)
+            piece = await in_thread(os.read, fd, READ_BYTES)
         if not piece:
             return
         yield piece
@@ -204,7 +205,7 @@ async def _download_file(
             async with aclosing(files.read_stream(remote, user=user)) as pieces:
                 async for piece in pieces:
                     tally.take(len(piece))
-                    await asyncio.to_thread(_write_all, fd, piece)
+                    await in_thread(_write_all, fd, piece)
         finally:
             os.close(fd)
         os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)

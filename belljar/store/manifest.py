@@ -105,7 +105,10 @@ def folder_bytes(folder: Path) -> int:
     """What a folder's own files take on disk; hard-linked ones are counted where they came from."""
     total = 0
     for entry in os.scandir(folder):
-        status = entry.stat(follow_symlinks=False)
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            continue  # it was there a moment ago: the folder is alive
         if entry.is_file(follow_symlinks=False) and status.st_nlink == 1:
             total += status.st_blocks * 512
     return total

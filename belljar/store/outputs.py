@@ -30,8 +30,9 @@ class OutputLog:
                 size = os.fstat(fd).st_size
                 if size and size + len(lines) > FILE_BYTES:
                     self._new.replace(self._old)
-                    os.close(fd)
-                    fd, size, lines = self._open(), 0, head + lines
+                    full, fd = fd, self._open()
+                    os.close(full)
+                    size, lines = 0, head + lines
                 if size and os.pread(fd, 1, size - 1) != b"\n":
                     lines = b"\n" + lines  # its last writer was killed in the middle of a line
                 os.write(fd, lines)

@@ -8,17 +8,20 @@ not at all.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from belljar.errors import BuildFailed
+
+TRY_EVERY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +39,41 @@ def remove_tree(path: Path) -> None:
 @contextmanager
 def exclusive(lock: Path, deadline_s: float, waiting: Callable[[], None] | None = None) -> Iterator[None]:
     """Hold an exclusive lock on the file `lock`; `waiting` is called once if somebody else has it."""
+    with _opened(lock) as fd:
+        for _ in _tries(fd, lock.name, deadline_s, waiting):
+            time.sleep(TRY_EVERY_S)
+        yield
+
+
+@asynccontextmanager
+async def exclusive_async(lock: Path, deadline_s: float, waiting: Callable[[], None] | None = None) -> AsyncIterator[None]:
+    """The same for asyncio. Not in a thread: one whose caller was cancelled would take the lock later, and never let go of it."""
+    with _opened(lock) as fd:
+        for _ in _tries(fd, lock.name, deadline_s, waiting):
+            await asyncio.sleep(TRY_EVERY_S)
+        yield
+
+
+@contextmanager
+def _opened(lock: Path) -> Iterator[int]:
     lock.parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        end = time.monotonic() + deadline_s
-        while not _try_lock(fd):
-            if waiting is not None:
-                waiting()
-                waiting = None
-            if time.monotonic() > end:
-                raise BuildFailed(f"{lock.name}: held by another process for {deadline_s:.0f} s now; end it and try again")
-            time.sleep(0.1)
-        yield
+        yield fd
     finally:
         os.close(fd)
+
+
+def _tries(fd: int, name: str, deadline_s: float, waiting: Callable[[], None] | None) -> Iterator[None]:
+    """Yields after every try that failed, until one does not."""
+    end = time.monotonic() + deadline_s
+    while not _try_lock(fd):
+        if waiting is not None:
+            waiting()
+            waiting = None
+        if time.monotonic() > end:
+            raise BuildFailed(f"{name}: held by another process for {deadline_s:.0f} s now; end it and try again")
+        yield
 
 
 @contextmanager
@@ -61,9 +85,11 @@ def workplace(tmp: Path, kind: str, remove: Callable[[Path], None] = remove_tree
     try:
         yield Workplace(path, fd)
     finally:
-        if path.exists():
-            remove(path)
-        os.close(fd)
+        try:
+            if path.exists():
+                remove(path)
+        finally:
+            os.close(fd)  # what could not be removed is the next one's to sweep
 
 
 def sweep(tmp: Path, kind: str, remove: Callable[[Path], None] = remove_tree) -> list[Path]:
@@ -102,6 +128,12 @@ def publish(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     source.rename(target)
     flush(target.parent)
+
+
+def remove_published(path: Path, tmp: Path) -> None:
+    """Remove what was published, in one visible step: half of it would pass for the whole when the same is wanted again."""
+    with workplace(tmp, "removed") as place, suppress(FileNotFoundError):
+        path.rename(place.path / path.name)
 
 
 def flush(path: Path) -> None:

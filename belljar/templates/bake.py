@@ -14,8 +14,6 @@ import secrets
 import shutil
 import subprocess
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,16 +22,18 @@ from belljar.errors import BelljarError, BuildFailed, Conflict, HostSetup, Sandb
 from belljar.settings import Settings
 from belljar.store.layout import Layout
 from belljar.store.manifest import Manifest, SavedMachine, folder_bytes
-from belljar.store.publish import exclusive, publish, remove_tree, workplace
+from belljar.store.publish import exclusive_async, publish, remove_published, workplace
 from belljar.templates.kernel import KernelImage, build_kernel
 from belljar.templates.recipe import Recipe, WarmContext, list_recipes, load_recipe
 from belljar.templates.rootfs import RootImage, build_root
 from belljar.templates.steps import LOCK_DEADLINE_S, Progress
 from belljar.vm.channel import Data, Message
+from belljar.vm.finishing import in_thread
 from belljar.vm.host import HostFacts, probe_host
 from belljar.vm.link import Link
-from belljar.vm.machine import Machine, Parts, RunDir
+from belljar.vm.machine import Machine, Parts
 from belljar.vm.memory import new_memory, save_memory
+from belljar.vm.rundir import RunDir
 from belljar.vm.spec import Boot, Shape
 
 BAKE_GENERATION = 2
@@ -68,7 +68,8 @@ async def build_template(settings: Settings, name: str, progress: Progress) -> T
     digest = _digest(recipe, kernel, root, facts)
     target = layout.template(digest)
     if not target.exists():
-        async with _exclusive(layout, digest, progress):
+        lock = layout.lock(f"bake-{digest}")
+        async with exclusive_async(lock, LOCK_DEADLINE_S, lambda: progress("another process is baking it, waiting")):
             if not target.exists():
                 await _bake(layout, recipe, kernel, root, facts, digest, settings, progress)
     _point_names(layout, recipe, digest)
@@ -86,16 +87,6 @@ def host_facts(settings: Settings, layout: Layout, kernel: KernelImage, *, fresh
         cache=layout.host_facts,
         fresh=fresh,
     )
-
-
-@asynccontextmanager
-async def _exclusive(layout: Layout, digest: str, progress: Progress) -> AsyncIterator[None]:
-    lock = exclusive(layout.lock(f"bake-{digest}"), LOCK_DEADLINE_S, lambda: progress("another process is baking it, waiting"))
-    await asyncio.to_thread(lock.__enter__)
-    try:
-        yield
-    finally:
-        lock.__exit__(None, None, None)
 
 
 def _digest(recipe: Recipe, kernel: KernelImage, root: RootImage, facts: HostFacts) -> str:
@@ -157,7 +148,7 @@ async def _boot_and_save(
                 await link.aclose()
             await machine.pause()
             await machine.save_devices(saved.devices)
-            await asyncio.to_thread(save_memory, memory, shape.memory_bytes, saved.memory)
+            await in_thread(save_memory, memory, shape.memory_bytes, saved.memory)
         finally:
             await machine.kill()
     finally:
@@ -294,5 +285,5 @@ def remove_template(settings: Settings, name: str) -> TemplateInfo:
     still_named = {path.read_text().strip() for path in layout.names.iterdir()}
     if info.digest in still_named:
         raise Conflict(f"the bake of {name!r} is also known under another name; remove that first")
-    remove_tree(layout.template(info.digest))
+    remove_published(layout.template(info.digest), layout.tmp)
     return info

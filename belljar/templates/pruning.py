@@ -11,7 +11,7 @@ from pathlib import Path
 
 from belljar.settings import Settings
 from belljar.store.layout import Layout
-from belljar.store.publish import remove_tree
+from belljar.store.publish import remove_published
 from belljar.templates.kernel import build_kernel
 from belljar.templates.recipe import list_recipes
 
@@ -31,5 +31,5 @@ def prune(settings: Settings, *, min_age_s: float = MIN_AGE_S) -> list[Path]:
     unused += [path for path in layout.roots.iterdir() if path.name not in roots]
     old = [path for path in unused if time.time() - path.stat().st_mtime > min_age_s]
     for path in old:
-        remove_tree(path)
+        remove_published(path, layout.tmp)
     return old

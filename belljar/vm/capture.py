@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from belljar.vm.disk import clone_file
+from belljar.vm.finishing import in_thread
 from belljar.vm.machine import Machine
 from belljar.vm.memory import MemoryImage, Pages, RamMapping, copy_private, copy_rest, new_memory, private_pages, seal
 
@@ -47,7 +48,7 @@ async def capture(machine: Machine, base: MemoryImage, folder: Path, disk: Path 
             if machine.state == "running":
                 await machine.pause()
             written = await _capture_paused(machine, ram, memory, folder, disk)
-        await asyncio.to_thread(copy_rest, base, written, memory)
+        await in_thread(copy_rest, base, written, memory)
     except BaseException:
         os.close(memory)
         raise
@@ -57,10 +58,10 @@ async def capture(machine: Machine, base: MemoryImage, folder: Path, disk: Path 
 async def _capture_paused(machine: Machine, ram: RamMapping, memory: int, folder: Path, disk: Path | None) -> Pages:
     await machine.save_devices(folder / DEVICES)
     written = await asyncio.to_thread(private_pages, ram)
-    work = [asyncio.to_thread(copy_private, ram, written, memory)]
+    work = [in_thread(copy_private, ram, written, memory)]
     if disk is not None:
-        work.append(asyncio.to_thread(clone_file, disk, folder / DISK))
-    # Both must have ended before the machine may run again, even when one of them fails.
+        work.append(in_thread(clone_file, disk, folder / DISK))
+    # Both must have ended before the machine may run again, even when one of them fails or the caller is cancelled.
     for outcome in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome

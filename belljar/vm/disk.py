@@ -6,7 +6,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from belljar.vm.memory import data_runs
+from belljar.vm.memory import data_runs, write_all
 
 _FICLONE = 0x40049409
 _CHUNK = 1 << 20
@@ -22,15 +22,9 @@ def clone_file(source: Path, target: Path, *, sync: bool = False) -> None:
             for offset, length in data_runs(original.fileno(), size):
                 for start in range(offset, offset + length, _CHUNK):
                     got = os.preadv(original.fileno(), [buffer[: min(_CHUNK, offset + length - start)]], start)
-                    _write_all(copy.fileno(), buffer[:got], start)
+                    write_all(copy.fileno(), buffer[:got], start)
         if sync:
             os.fsync(copy.fileno())
-
-
-def _write_all(fd: int, data: memoryview, offset: int) -> None:
-    while data:
-        written = os.pwrite(fd, data, offset)
-        data, offset = data[written:], offset + written
 
 
 def _reflink(source: int, target: int) -> bool:

@@ -11,21 +11,23 @@ What a later process needs to adopt it is in the run directory from the moment Q
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from belljar.errors import DeadlineExceeded, SandboxError, SandboxGone, WrongState
+from belljar.errors import DeadlineExceeded, SandboxGone, WrongState
 from belljar.vm.argv import Descriptors, qemu_argv
+from belljar.vm.devicestate import save_devices, sealed_copy
+from belljar.vm.finishing import in_thread
 from belljar.vm.host import HostFacts
 from belljar.vm.link import Link
-from belljar.vm.memory import MemoryImage, RamMapping, find_ram, seal
-from belljar.vm.process import Identity, Vmm, adopt_vmm, start_time, start_vmm, tail
+from belljar.vm.memory import MemoryImage, RamMapping, find_ram
+from belljar.vm.process import Vmm, adopt_vmm, start_vmm, tail
 from belljar.vm.qmp import Qmp
+from belljar.vm.rundir import MachineRecord, RunDir, read_record, write_record
 from belljar.vm.sockets import listen_unix
 from belljar.vm.spec import Boot, Shape
 
@@ -36,30 +38,6 @@ _MOVES: dict[str, tuple[set[State], State]] = {
 }
 MONITOR_DEADLINE_S = 30.0
 _FILE_SLACK = 64 << 20
-MAX_DEVICE_STATE = 16 << 20
-
-
-@dataclass(frozen=True)
-class RunDir:
-    """The files of one running machine."""
-
-    path: Path
-
-    @property
-    def monitor(self) -> Path:
-        return self.path / "qmp.sock"
-
-    @property
-    def agent(self) -> Path:
-        return self.path / "agent.sock"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "qemu.log"
-
-    @property
-    def record(self) -> Path:
-        return self.path / "machine.json"
 
 
 @dataclass(frozen=True)
@@ -71,40 +49,6 @@ class Parts:
     root: Path
     disk: Path
     uid: int | None
-
-
-@dataclass(frozen=True)
-class MachineRecord:
-    """What the run directory says of the process that runs there."""
-
-    pid: int
-    started: int
-    vcpus: int
-    memory_mib: int
-    ram_fd: int
-    ram_dev: int
-    ram_ino: int
-
-    @property
-    def ram_identity(self) -> tuple[int, int]:
-        return self.ram_dev, self.ram_ino
-
-    @property
-    def identity(self) -> Identity:
-        return Identity(self.pid, self.started)
-
-    @property
-    def alive(self) -> bool:
-        return start_time(self.pid) == self.started
-
-
-def read_record(folder: Path) -> MachineRecord | None:
-    """The record in a run directory; None if there is none that can be read."""
-    try:
-        record = json.loads(RunDir(folder).record.read_text())
-        return MachineRecord(**{name: int(value) for name, value in record.items()})
-    except (OSError, ValueError, TypeError, AttributeError):
-        return None
 
 
 class Machine:
@@ -134,7 +78,7 @@ class Machine:
     async def restore(cls, run: RunDir, parts: Parts, facts: HostFacts, image: MemoryImage, device_state: Path) -> Machine:
         """A machine on a private mapping of `image`, with the device state loaded, paused."""
         with ExitStack() as stack:
-            state = await asyncio.to_thread(_sealed_copy, device_state)
+            state = await in_thread(sealed_copy, device_state, undo=os.close)
             stack.callback(os.close, state)
             return await cls._start(stack, run, parts, facts, image.fd, state=state)
 
@@ -188,9 +132,7 @@ class Machine:
         identity, shape = self._vmm.identity, self.shape
         device, inode = self.ram_identity
         record = MachineRecord(identity.pid, identity.started, shape.vcpus, shape.memory_mib, self.ram_fd, device, inode)
-        scratch = self.run.record.with_suffix(".new")
-        scratch.write_text(json.dumps(asdict(record)))
-        scratch.replace(self.run.record)
+        write_record(self.run, record)
 
     # -- talking to it ------------------------------------------------------------------------------------------------------
 
@@ -299,23 +241,7 @@ class Machine:
         """The state of all devices, but no memory and no disks. The machine must be paused."""
         if self.state != "paused":
             raise WrongState(f"device state can only be saved while paused, not {self.state}")
-        qmp = await self.monitor()
-        # Into memory first: a VMM that was taken over may keep the descriptor, and must not be able to change what was saved.
-        memory = os.memfd_create("belljar-state", os.MFD_CLOEXEC)
-        try:
-            writable = os.open(f"/proc/self/fd/{memory}", os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                added = await qmp.run("add-fd", fd=writable)
-            finally:
-                os.close(writable)
-            fdset = _fdset_of(added)
-            try:
-                await qmp.run("xen-save-devices-state", {"filename": f"/dev/fdset/{fdset}", "live": False})
-            finally:
-                await qmp.run("remove-fd", {"fdset-id": fdset})
-            await asyncio.to_thread(_copy_out, memory, target)
-        finally:
-            os.close(memory)
+        await save_devices(await self.monitor(), target)
 
     async def grow_disk(self, size: int) -> None:
         await (await self.monitor()).run("block_resize", {"node-name": "disk", "size": size})
@@ -350,27 +276,6 @@ class Machine:
             await self._qmp.aclose()
             self._qmp = None
         self._vmm.release()
-
-
-def _fdset_of(answer: object) -> int:
-    if isinstance(answer, dict) and isinstance(number := answer.get("fdset-id"), int):
-        return number
-    raise SandboxError("the VMM answered add-fd with something else than a descriptor set")
-
-
-def _copy_out(memory: int, target: Path) -> None:
-    size = os.fstat(memory).st_size
-    if size > MAX_DEVICE_STATE:
-        raise SandboxError(f"the VMM's device state has {size} bytes, which no machine of ours has")
-    target.touch(mode=0o600)
-    target.write_bytes(os.pread(memory, size, 0))
-
-
-def _sealed_copy(device_state: Path) -> int:
-    """Device state as a memfd of the machine's own: no handle on the saved file ever reaches a VMM."""
-    fd = os.memfd_create("belljar-state", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
-    os.pwrite(fd, device_state.read_bytes(), 0)
-    return seal(fd)
 
 
 def _open(stack: ExitStack, path: Path, flags: int) -> int:

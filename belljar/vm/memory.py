@@ -130,6 +130,14 @@ def _pieces(runs: Iterable[Run]) -> Iterator[Run]:
             yield start, min(_CHUNK, offset + length - start)
 
 
+def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
+    """A file system that is about to be full takes a part of a write and says so only by its size."""
+    left = memoryview(data)
+    while left:
+        written = os.pwrite(fd, left, offset)
+        left, offset = left[written:], offset + written
+
+
 def _copy(runs: Iterable[Run], read: Callable[[memoryview, int], int], target: int, *, skip_zeros: bool = False) -> None:
     """Copy byte ranges into `target`, at the same offsets, on all cores."""
     pieces = list(_pieces(runs))
@@ -144,7 +152,7 @@ def _copy(runs: Iterable[Run], read: Callable[[memoryview, int], int], target: i
                 raise SandboxError(f"guest memory ended early: {got} of {length} bytes at {offset:#x}")
             if skip_zeros and part == zeros[:length]:
                 continue
-            os.pwrite(target, part, offset)
+            write_all(target, part, offset)
 
     share = max(1, -(-len(pieces) // _WORKERS))
     with ThreadPoolExecutor(_WORKERS) as pool:
@@ -241,7 +249,7 @@ def _lay_over(pages: Path, delta: Pages, target: int) -> None:
         buffer = memoryview(bytearray(_CHUNK))
         for offset, length in _pieces(runs_of(delta)):
             got = os.preadv(source.fileno(), [buffer[:length]], position)
-            os.pwrite(target, buffer[:got], offset)
+            write_all(target, buffer[:got], offset)
             position += length
 
 
@@ -257,9 +265,11 @@ def save_delta(image: MemoryImage, pages: Path, pagemap: Path) -> None:
     """Write the pages that differ from the template, packed, and the map that says where they go."""
     with pages.open("wb", buffering=0) as file:
         buffer = memoryview(bytearray(_CHUNK))
+        position = 0
         for offset, length in _pieces(runs_of(image.delta)):
             got = os.preadv(image.fd, [buffer[:length]], offset)
-            file.write(buffer[:got])
+            write_all(file.fileno(), buffer[:got], position)
+            position += got
         os.fsync(file.fileno())
     save_map(image.delta, pagemap)
 

@@ -15,7 +15,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from belljar.errors import HostSetup, SandboxError, SandboxGone
+from belljar.errors import HostError, HostSetup, SandboxError, SandboxGone
 from belljar.vm.host import HostFacts
 from belljar.vm.jail import jailed
 
@@ -97,7 +97,10 @@ class Vmm:
             except TimeoutError:
                 raise SandboxError(f"process {self.pid} did not end within {deadline_s:g} s of SIGKILL") from None
         if self._child:
-            await asyncio.to_thread(self._child.wait, deadline_s)
+            try:
+                await asyncio.to_thread(self._child.wait, deadline_s)
+            except subprocess.TimeoutExpired:
+                raise SandboxError(f"process {self._child.pid} did not end within {deadline_s:g} s of its machine") from None
 
 
 def adopt_vmm(identity: Identity) -> Vmm:
@@ -138,6 +141,9 @@ async def start_vmm(
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         raise SandboxError(f"QEMU ended at once: {tail(log)}") from None
+    except OSError as problem:  # no descriptor left to watch it with: nobody would ever end it
+        await _end_spawned(spawning)
+        raise HostError(f"QEMU cannot be watched: {problem.strerror}") from problem
     return Vmm(Identity(pid, started), pidfd, child)
 
 

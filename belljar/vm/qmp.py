@@ -64,6 +64,8 @@ class Qmp:
                 return await reply
         except TimeoutError:
             raise DeadlineExceeded(f"the VMM did not answer {command!r} within {deadline_s:g} s") from None
+        except OSError as problem:
+            raise SandboxGone(f"the VMM's monitor broke: {problem.strerror}") from problem
         finally:
             self._pending.pop(number, None)
 
@@ -102,7 +104,7 @@ class Qmp:
         elif "event" in message:
             data = message.get("data")
             self._on_event(str(message["event"]), data if isinstance(data, dict) else {})
-        elif (reply := self._pending.get(message.get("id", 0))) and not reply.done():
+        elif isinstance(number := message.get("id"), int) and (reply := self._pending.get(number)) and not reply.done():
             if "error" in message:
                 reply.set_exception(VmmRefused(f"the VMM refused: {str(message['error'])[:500]}"))
             else:

@@ -35,7 +35,7 @@ async def test_starts_at_the_same_moment_are_not_promised_the_same_memory(strict
 
     def admit(_: int) -> bool:
         try:
-            strict._admit(origin, Wish({}, {}, None), origin.manifest.disk_mib, "creating")
+            strict.starts._admit(origin, Wish({}, {}, None), origin.manifest.disk_mib, "creating")
         except HostMemoryShort as problem:
             assert "memory_oversubscription" in problem.message
             return False

@@ -341,7 +341,7 @@ async def test_a_sandbox_of_the_pool_has_a_pristine_context(settings: Settings) 
     try:
         first = await pooled.create("base")
         await first.kill()
-        while not any(pooled._pool._ready.values()):
+        while not any(pooled.starts.pool._ready.values()):
             await asyncio.sleep(0.1)
         sandbox = await pooled.create("base", env={"COLOUR": "green"})
         execution = await ran(sandbox, "import os\n[n for n in dir() if n[0] != '_'], os.environ['COLOUR'], os.uname().nodename")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
 from belljar.errors import InvalidInput, SandboxGone, SandboxNotFound, SnapshotMismatch, WrongState
+from belljar.fleet import waking
+from belljar.fleet.launching import enliven
 from belljar.fleet.sandbox import Sandbox
 from belljar.fleet.sandboxes import Fleet
 from belljar.settings import Settings
 from belljar.store.manifest import SavedMachine
+from belljar.vm.link import Link
 from belljar.vm.process import start_time
 from tests.conftest import CreateSandbox, said
 
@@ -248,3 +252,60 @@ async def test_a_guest_that_powers_off_is_reported_with_its_last_words(sandbox: 
         await sandbox.processes.run("true")
     record = next(record for record in await fleet.list() if record.id == sandbox.id)
     assert record.state == "dead" and record.reason
+
+
+async def test_moves_at_the_same_time_follow_one_another(sandbox: Sandbox) -> None:
+    """Each finds what the one before has made of the machine, not what was there when it was asked for."""
+    await said(sandbox, "echo kept > /workspace/f")
+    outcomes = await asyncio.gather(sandbox.hibernate(), sandbox.hibernate(), sandbox.pause(), return_exceptions=True)
+    assert outcomes[:2] == [None, None], "two who want the same, and one of them fails"
+    assert isinstance(outcomes[2], WrongState) and "wake" in outcomes[2].message
+    await asyncio.gather(sandbox.wake(), sandbox.wake())
+    assert await said(sandbox, "cat /workspace/f") == "kept"
+
+
+async def test_a_wake_that_is_called_off_half_way_loses_nothing(
+    sandbox: Sandbox, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await said(sandbox, "echo kept > /dev/shm/f")
+    await sandbox.hibernate()
+    caller: asyncio.Task[None] | None = None
+
+    async def leave(*given: Any) -> Link:
+        assert caller is not None
+        caller.cancel()
+        await asyncio.sleep(0)
+        return await enliven(*given)
+
+    monkeypatch.setattr(waking, "enliven", leave)
+    caller = asyncio.create_task(sandbox.wake())
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    (record,) = [record for record in await fleet.list() if record.id == sandbox.id]
+    assert record.state == "running", f"a client that left has cost the sandbox its life: {record.state}, {record.reason}"
+    assert await said(sandbox, "cat /dev/shm/f") == "kept"
+
+
+async def test_a_fork_that_is_called_off_leaves_no_child(
+    sandbox: Sandbox, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {record.id for record in await fleet.list()}
+    launch, begun, one_runs, never = fleet.starts.launch, asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def only_the_first(*given: Any) -> Sandbox:
+        if begun.is_set():
+            await never.wait()
+        begun.set()
+        child = await launch(*given)
+        one_runs.set()
+        return child
+
+    monkeypatch.setattr(fleet.starts, "launch", only_the_first)
+    forking = asyncio.create_task(sandbox.fork(2))
+    async with asyncio.timeout(120):
+        await one_runs.wait()
+    forking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await forking
+    assert {record.id for record in await fleet.list()} == before, "a child that was faster than the others was left behind"
+    assert await said(sandbox, "echo well") == "well"

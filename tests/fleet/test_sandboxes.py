@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import platform
 import time
+from pathlib import Path
 
 import pytest
 
@@ -200,3 +201,30 @@ async def test_a_pool_hands_out_machines_that_are_as_fresh_as_any(settings: Sett
                 await sandbox.kill()
     async with await Fleet.open(settings, maintain=False) as after:
         assert not [record for record in await after.list() if record.id in {sandbox.id for sandbox in made}]
+
+
+async def test_a_snapshot_that_goes_while_it_is_wanted_keeps_no_memory(
+    fleet: Fleet, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_images() -> int:
+        links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+        return sum("memfd:belljar-ram" in str(link.readlink()) for link in links)
+
+    snapshot = await sandbox.snapshot()
+    get, asked = fleet._context.records.get_snapshot, []
+
+    def gone_the_second_time(snapshot_id: str) -> object:
+        asked.append(snapshot_id)
+        if len(asked) % 2 == 0:
+            raise SnapshotNotFound("it was removed just now")
+        return get(snapshot_id)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fleet._context.records, "get_snapshot", gone_the_second_time)
+        with pytest.raises(SnapshotNotFound):
+            await fleet.create(snapshot=snapshot.id)
+        before = open_images()  # with the one that is kept for whoever asks next
+        with pytest.raises(SnapshotNotFound):
+            await fleet.create(snapshot=snapshot.id)
+        assert open_images() == before
+    await fleet.remove_snapshot(snapshot.id)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+import pytest
 
 from belljar.store.outputs import FILE_BYTES, OutputLog
 
@@ -42,3 +45,28 @@ def test_a_folder_that_is_gone_takes_nothing(tmp_path: Path) -> None:
     log = OutputLog(tmp_path / "gone")
     log.append(b"oone\n")
     assert log.read() == [] and not (tmp_path / "gone").exists()
+
+
+def test_a_folder_that_goes_while_a_file_is_exchanged_closes_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "sandbox"
+    folder.mkdir()
+    log = OutputLog(folder)
+    log.append(b"o" + b"x" * (FILE_BYTES - 10) + b"\n")
+    closed: list[int] = []
+    real_open, real_close = log._open, os.close
+
+    def open_the_second_time_without_a_folder() -> int:
+        if (folder / "output.log.1").exists():
+            folder.rename(tmp_path / "removing")
+        return real_open()
+
+    def close(fd: int) -> None:
+        closed.append(fd)
+        real_close(fd)
+
+    monkeypatch.setattr(log, "_open", open_the_second_time_without_a_folder)
+    monkeypatch.setattr(os, "close", close)
+    log.append(b"omore than fits\n")
+    monkeypatch.undo()
+    assert not folder.exists(), "the file was not exchanged: this test shows nothing"
+    assert len(closed) == 1, f"descriptors were closed {len(closed)} times; by then one of them may be another file's"

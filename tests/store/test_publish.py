@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from belljar.errors import BuildFailed
-from belljar.store.publish import exclusive, publish, sweep, workplace
+from belljar.store.publish import exclusive, exclusive_async, publish, remove_published, sweep, workplace
 
 
 def test_published_work_appears_whole_under_its_name(tmp_path: Path) -> None:
@@ -79,3 +80,48 @@ def test_a_lock_admits_one_and_tells_the_others_once(tmp_path: Path) -> None:
     assert told == [1]
     with exclusive(tmp_path / "lock", 1):
         pass
+
+
+async def test_who_is_cancelled_while_waiting_for_a_lock_never_gets_it(tmp_path: Path) -> None:
+    lock, told = tmp_path / "lock", asyncio.Event()
+
+    async def wait() -> None:
+        async with exclusive_async(lock, 60, told.set):
+            pytest.fail("the lock was had by two")
+
+    with exclusive(lock, 1):
+        waiting = asyncio.create_task(wait())
+        async with asyncio.timeout(60):
+            await told.wait()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    await asyncio.sleep(0.3)  # long enough for a thread that still waits to take it
+    with exclusive(lock, 0):
+        pass
+
+
+async def test_a_lock_that_stays_held_is_an_error_for_asyncio_too(tmp_path: Path) -> None:
+    with exclusive(tmp_path / "lock", 1), pytest.raises(BuildFailed, match="held by another process"):
+        async with exclusive_async(tmp_path / "lock", 0.05):
+            pytest.fail("the lock was had by two")
+    async with exclusive_async(tmp_path / "lock", 0.05):
+        pass
+
+
+def test_a_removal_that_is_interrupted_leaves_no_half_of_it_under_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    published, tmp = tmp_path / "templates" / "abc", tmp_path / "tmp"
+    published.mkdir(parents=True)
+    for name in ("manifest.json", "memory"):
+        (published / name).write_text("x")
+
+    def interrupted(path: Path, **_: object) -> None:
+        next(path.rglob("memory")).unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("belljar.store.publish.shutil.rmtree", interrupted)
+        remove_published(published, tmp)
+    assert not published.exists()
+    remove_published(published, tmp)  # what is not there is removed already, and the rest of the first try goes
+    assert list(tmp.iterdir()) == []

@@ -155,3 +155,29 @@ def test_the_memory_of_an_ended_process_is_a_typed_error() -> None:
     child.wait()
     with pytest.raises(SandboxGone):
         memory.find_ram(child.pid, SIZE)
+
+
+SAVE_AT_THE_LIMIT = """
+import os, resource, sys
+from pathlib import Path
+from belljar.vm.memory import MemoryImage, copy_file_runs, new_memory, no_pages, save_delta, seal
+size = 64 * 4096
+fd = new_memory(size)
+os.pwrite(fd, b"x" * size, 0)
+resource.setrlimit(resource.RLIMIT_FSIZE, (size - 100, size - 100))
+try:
+    if sys.argv[1] == "whole":
+        copy_file_runs(fd, [(0, size)], os.open(sys.argv[2], os.O_RDWR | os.O_CREAT))
+    else:
+        save_delta(MemoryImage(seal(fd), size, ~no_pages(size)), Path(sys.argv[2]), Path(sys.argv[2] + ".map"))
+except OSError as problem:
+    print("refused:", problem.strerror)
+"""
+
+
+@pytest.mark.parametrize("way", ["whole", "delta"])
+def test_a_file_that_does_not_take_all_of_the_memory_is_an_error(tmp_path: Path, way: str) -> None:
+    """A write at the edge of a full disk, or of a limit, takes a part and succeeds."""
+    argv = [sys.executable, "-c", SAVE_AT_THE_LIMIT, way, str(tmp_path / "memory")]
+    told = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert told.stdout == "refused: File too large\n", f"a short file was taken for a whole one: {told.stdout}{told.stderr[-500:]}"

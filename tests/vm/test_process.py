@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from belljar.errors import SandboxGone
-from belljar.vm.process import Identity, adopt_vmm, start_time, tail
+from belljar.errors import HostError, SandboxError, SandboxGone
+from belljar.vm import process
+from belljar.vm.process import Identity, Vmm, adopt_vmm, start_time, tail
 
 
 async def test_an_adopted_process_is_watched_and_ended() -> None:
@@ -60,3 +64,33 @@ def test_the_tail_of_a_log_is_short_and_never_fails(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"a" * 5000 + b"\xff last words\n")
     assert tail(tmp_path / "log", limit=100).endswith("last words")
     assert len(tail(tmp_path / "log", limit=100)) <= 100
+
+
+async def test_a_process_that_cannot_be_watched_is_ended_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would know of it: its folder is removed, and a clean-up finds processes by their folder."""
+    spawned: list[int] = []
+
+    def no_more_files(pid: int) -> int:
+        spawned.append(pid)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    facts: Any = SimpleNamespace(jail=False, accelerator="tcg", kvm_gid=None)
+    monkeypatch.setattr(process.os, "pidfd_open", no_more_files)
+    with pytest.raises(HostError, match="Too many open files"):
+        await process.start_vmm(
+            ["sleep", "600"], [], facts, log=tmp_path / "log", uid=None, max_file_bytes=1 << 20, root=None
+        )
+    assert len(spawned) == 1 and start_time(spawned[0]) is None
+
+
+async def test_a_jail_that_does_not_end_with_its_machine_is_a_typed_error() -> None:
+    machine, jail = subprocess.Popen(["sleep", "600"]), subprocess.Popen(["sleep", "600"])
+    started = start_time(machine.pid)
+    assert started is not None
+    try:
+        with pytest.raises(SandboxError, match="did not end"):
+            await Vmm(Identity(machine.pid, started), os.pidfd_open(machine.pid), jail).kill(0.2)
+    finally:
+        for child in (machine, jail):
+            child.kill()
+            child.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,33 @@ async def test_nonsense_from_a_hostile_vmm_ends_the_connection_with_a_typed_erro
             await qmp.run("anything")
         with pytest.raises(SandboxGone):
             await qmp.run("later")
+
+    await with_monitor(tmp_path / "qmp", script, use)
+
+
+async def test_an_answer_to_what_nobody_can_have_asked_is_passed_over(tmp_path: Path) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ask = json.loads(await reader.readline())
+        for number in ([], {}, None, "1", 10**6, ask["id"]):
+            writer.write(json.dumps({"return": "the answer", "id": number}).encode() + b"\n")
+        await reader.read()
+
+    async def use(qmp: Qmp, events: list[str]) -> None:
+        assert await qmp.run("ask") == "the answer"
+
+    await with_monitor(tmp_path / "qmp", script, use)
+
+
+async def test_a_command_to_a_vmm_that_just_ended_is_a_machine_that_ended(tmp_path: Path) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async def use(qmp: Qmp, events: list[str]) -> None:
+        qmp._reader.cancel()  # it has not come to reading that the other end is closed
+        await asyncio.gather(qmp._reader, return_exceptions=True)
+        qmp._sock.shutdown(socket.SHUT_WR)
+        with pytest.raises(SandboxGone):
+            await qmp.run("stop")
 
     await with_monitor(tmp_path / "qmp", script, use)
 
