@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import threading
 from pathlib import Path
 
 import pandastack
 import pytest
-from pandastack.exceptions import BadRequestError, NotFoundError, SandboxTimeout, ServerError
+from pandastack.exceptions import BadRequestError, CreateCancelled, NotFoundError, SandboxTimeout, ServerError
 
 from tests.server.conftest import Api, MakeBox, Server, eventually
 
@@ -178,14 +179,21 @@ def test_ports_and_templates(client: pandastack.Client, box: pandastack.Sandbox)
 def test_a_create_that_does_not_fit_is_tried_again_and_leaves_nothing(own_home: Path) -> None:
     server = Server(own_home, BELLJAR_HOST_MEMORY_RESERVE_MIB=str(2**24))
     refused: list[object] = []
+    enough = threading.Event()
+
+    def note(refusal: object) -> None:
+        refused.append(refusal)
+        if len(refused) == 2:  # the first try and one more
+            enough.set()
+
     try:
         client = pandastack.Client(
-            api_key=server.token, api_url=server.url, max_create_retry_seconds=2, on_create_retry=refused.append
+            api_key=server.token, api_url=server.url, max_create_retry_seconds=120, on_create_retry=note
         )
         before = {found.id for found in client.sandboxes.list()}
-        with pytest.raises(ServerError, match="memory"):
-            client.sandboxes.create("base")
-        assert refused, "the client did not try again"
+        with pytest.raises(CreateCancelled, match="memory") as given_up:
+            client.sandboxes.create("base", cancel=enough)
+        assert isinstance(given_up.value.__cause__, ServerError), given_up.value.__cause__
         assert {found.id for found in client.sandboxes.list()} == before
     finally:
         server.stop()

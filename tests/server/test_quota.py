@@ -158,7 +158,7 @@ def test_a_host_without_room_says_when_to_come_again(own_home: Path) -> None:
         short = calls("POST", "/v1/sandboxes", json={"template": "base"})
         assert (short.status_code, short.json()["code"]) == (507, "host_memory_short")
         assert int(short.headers["Retry-After"]) > 0 and isinstance(short.json()["error"], str)
-        client = Watched(server.url, str(server.token), budget_s=2)
+        client = Watched(server.url, str(server.token), budget_s=5)
         with pytest.raises(ServerError, match="memory"):
             client.sandboxes.create("base")
         assert client.tried_again
