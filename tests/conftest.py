@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import hypothesis
 import pytest
 import pytest_asyncio
 
@@ -23,6 +24,10 @@ from belljar.settings import Settings, load_settings
 from belljar.store.layout import Layout
 from belljar.templates.bake import show_template
 from tests.dealing import ByFile, in_order
+
+# How long an example takes says more about the machine than about the code.
+hypothesis.settings.register_profile("belljar", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("belljar")
 
 BORROWED = ("kernel", "roots", "templates", "names", "cache")
 CreateSandbox = Callable[..., Awaitable[Sandbox]]

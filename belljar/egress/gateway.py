@@ -93,19 +93,20 @@ class Gateway:
             await self._take_connect(channel, ask)
 
     async def _take_resolve(self, channel: Channel, ask: Resolve) -> None:
-        line = Connection("resolve", ask.name, None, None, "refused", "", "")
+        line = Connection("resolve", _shown(ask.name), None, None, "refused", "", "")
         try:
             name = line.name = _check_name(ask.name)
             decision = self._outlet.policy.judge_name(name)
             if not decision.allowed:
                 raise denied(decision)
+            self._check_room()
         except NoWay as problem:
             await self._refuse(channel, ask.number, line, problem)
             return
         self._start(ask.number, self._resolve(channel, ask.number, name, line))
 
     async def _take_connect(self, channel: Channel, ask: Connect) -> None:
-        line = Connection("connect", ask.name, None, ask.port, "refused", "", "")
+        line = Connection("connect", _shown(ask.name) if ask.name is not None else None, None, ask.port, "refused", "", "")
         try:
             name = line.name = _check_name(ask.name) if ask.name is not None else None
             address = _check_address(ask.address)
@@ -117,6 +118,7 @@ class Gateway:
                 raise denied(barrier)
             if limit := self._outlet.usage.find_refusal():
                 raise NoWay("refused", *limit, denied=True)
+            self._check_room()
         except NoWay as problem:
             await self._refuse(channel, ask.number, line, problem)
             return
@@ -124,13 +126,20 @@ class Gateway:
         self._outlet.usage.connections += 1
         self._start(ask.number, self._connect(channel, ask, name, address, line), self._release)
 
+    def _check_room(self) -> None:
+        if not self._outlet.ground.room.has_room_for(len(self._asking) + len(self._relaying)):
+            reason = "this server has nearly as many connections open for its sandboxes as it can, and this one has its share"
+            raise NoWay("refused", SERVER_RULE, reason, denied=True)
+
     def _start(self, number: int, work: Any, release: Any = None) -> None:
+        self._outlet.ground.room.used += 1  # one socket at a time, for a question or for the connection
         task = self._asking[number] = asyncio.create_task(work, name=f"ask {number}")
 
         def over(done: asyncio.Task[None]) -> None:
             if self._asking.get(number) is done:
                 del self._asking[number]
             self._relaying.discard(done)
+            self._outlet.ground.room.used -= 1
             if release is not None:
                 release()
             if not done.cancelled() and (problem := done.exception()) and not isinstance(problem, BelljarError):
@@ -201,6 +210,7 @@ class Gateway:
             await server.abort()
             outlet.open.discard(relay)
             outlet.log.end(line, reason)
+            outlet.cut_if_spent()
 
     async def _accept(self, number: int) -> Channel:
         try:
@@ -269,6 +279,11 @@ def _check_name(text: str) -> str:
         return parse_name(text)
     except ValueError as problem:
         raise NoWay("refused", SERVER_RULE, f"that is no host name: {problem}", denied=True) from None
+
+
+def _shown(name: str) -> str:
+    """For the log, which people read in terminals: what no name has in it is written out."""
+    return name if name.isascii() and name.isprintable() else ascii(name)[1:-1]
 
 
 def _check_address(text: str) -> Address:

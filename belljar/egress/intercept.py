@@ -135,7 +135,9 @@ def _authorities(host: str, port: int) -> frozenset[bytes]:
 def _with_headers(request: h11.Request, authorities: frozenset[bytes], headers: Mapping[str, str]) -> h11.Request:
     if request.method in FORBIDDEN_METHODS:
         raise _Refusal(405, f"{request.method.decode()} is not passed on where the host adds headers")
-    if not request.target.startswith(b"/") and request.target != b"*":
+    if request.http_version not in (b"1.0", b"1.1"):
+        raise _Refusal(505, "the request is not HTTP/1.1")
+    if not request.target.startswith(b"/") and (request.method, request.target) != (b"OPTIONS", b"*"):
         raise _Refusal(400, "the request must name a path")
     if {b"content-length", b"transfer-encoding"} <= {name for name, _ in request.headers}:
         raise _Refusal(400, "the request has two lengths")  # h11 passes both on, and servers differ in which they believe
@@ -153,7 +155,7 @@ async def _pass_body(down: _Peer, up: _Peer) -> None:
         if isinstance(event, h11.Data):
             await up.send(h11.Data(data=bytes(event.data)))
         elif isinstance(event, h11.EndOfMessage):
-            await up.send(h11.EndOfMessage(headers=event.headers))
+            await up.send(h11.EndOfMessage())  # without trailers, which some servers read as headers
             return
         else:
             raise h11.RemoteProtocolError("the guest went away in the middle of a request")

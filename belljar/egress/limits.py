@@ -1,12 +1,41 @@
-"""What one sandbox may use: connections at a time, bytes a second, bytes in all."""
+"""What one sandbox may use: connections at a time, bytes a second, bytes in all. And what all of them may use together."""
 
 from __future__ import annotations
 
 import asyncio
+import resource
 import time
 from contextlib import suppress
 
 from belljar.egress.policy import Limits
+
+# The rest is for clients, machines and files.
+SOCKETS_OF_DESCRIPTORS = 0.25
+MAX_SOCKETS = 100_000
+
+
+class Room:
+    """Sockets for all sandboxes of this process together: descriptors that run out would be missed by everybody.
+
+    No sandbox gets more of them than are still free. So the fuller it is, the less any one may hold, and there is always some room
+    for another: the first may take half, the next a quarter, and so on.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.used = 0
+
+    def has_room_for(self, own: int) -> bool:
+        """Whether a sandbox that has `own` sockets may have one more."""
+        return own < self.most - self.used
+
+
+def find_room() -> Room:
+    """What the limit of this process leaves for sandboxes."""
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if descriptors == resource.RLIM_INFINITY:
+        return Room(MAX_SOCKETS)
+    return Room(min(MAX_SOCKETS, int(descriptors * SOCKETS_OF_DESCRIPTORS)))
 
 
 class Bucket:
@@ -66,6 +95,12 @@ class Usage:
     def spent(self) -> bool:
         """No byte may be moved any more."""
         return bool(self.limits.bytes) and self.used_bytes >= self.limits.bytes
+
+    def grant(self, size: int) -> int:
+        """How many of so many bytes may be moved; those count as moved. 0 if none may."""
+        granted = min(size, max(0, self.limits.bytes - self.used_bytes)) if self.limits.bytes else size
+        self.used_bytes += granted
+        return granted
 
     def find_refusal(self) -> tuple[str, str] | None:
         """Why no connection can be opened now: the limit, and the reason in words."""

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from belljar.egress.addresses import Reach, parse_networks
 from belljar.egress.authority import Authority
-from belljar.egress.limits import Usage
+from belljar.egress.limits import Room, Usage, find_room
 from belljar.egress.log import Connection, Log
 from belljar.egress.policy import Address, Decision, Limits, Policy, parse_policy
 from belljar.egress.resolver import Resolver, Server, find_servers
@@ -21,6 +21,7 @@ from belljar.settings import Settings
 
 # What decides where no rule of a sandbox may.
 SERVER_RULE = "server"
+SPENT = "the sandbox has used the bytes that it may move"
 
 
 @dataclass
@@ -32,6 +33,7 @@ class Ground:
     limits: Limits = field(default_factory=Limits)
     policy: Policy = field(default_factory=Policy)
     ca_file: Path | None = None
+    room: Room = field(default_factory=find_room)
     _tls: ssl.SSLContext | None = field(default=None, repr=False)
 
     @classmethod
@@ -105,6 +107,13 @@ class Outlet:
             if refusal := self.find_refusal(connection.names, connection.address, line.port or 0):
                 line.rule = refusal.rule
                 connection.cut(f"the policy was changed: {refusal.reason}")
+        self.cut_if_spent()
+
+    def cut_if_spent(self) -> None:
+        """When no byte may be moved any more, no connection is of use, not even one that says nothing."""
+        if self.usage.spent:
+            for connection in list(self.open):
+                connection.cut(SPENT)
 
     def judge(self, name: str | None, address: Address, port: int) -> Decision:
         """By the sandbox's policy: by name where there is one, else by the literal address."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from belljar.egress.log import Connection
+from belljar.egress.outlet import SPENT
 from belljar.egress.policy import Address
 from belljar.egress.streams import ChannelStream, SocketStream, Spent, Stream, at_once, pump
 from belljar.errors import BelljarError
@@ -43,7 +44,7 @@ class Relay:
                 raise
             return self._cut
         except Spent:
-            return "the sandbox has used the bytes that it may move"
+            return SPENT
         except BelljarError:
             return "the program in the sandbox closed it"
         except (OSError, ssl.SSLError) as problem:

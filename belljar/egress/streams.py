@@ -79,20 +79,23 @@ class SocketStream:
 
     async def read(self, size: int = READ_SIZE) -> bytes:
         bucket = self._usage.incoming
+        if self._usage.spent:
+            raise Spent
         data = await self._loop.sock_recv(self._sock, bucket.piece(size))
         if data:
-            self._count(incoming=len(data))
+            data = data[: self._grant(len(data))]
+            self._log.moved(self._line, incoming=len(data))
             await bucket.take(len(data))
         return data
 
     async def write(self, data: bytes) -> None:
-        bucket = self._usage.outgoing
-        step = bucket.piece(len(data))
-        for start in range(0, len(data), step):
-            piece = data if step >= len(data) else data[start : start + step]
-            self._count(outgoing=len(piece))
+        bucket, rest = self._usage.outgoing, memoryview(data)
+        while rest:
+            piece = rest[: self._grant(bucket.piece(len(rest)))]
+            self._log.moved(self._line, outgoing=len(piece))
             await bucket.take(len(piece))
             await self._loop.sock_sendall(self._sock, piece)
+            rest = rest[len(piece) :]
 
     async def end(self) -> None:
         self._sock.shutdown(socket.SHUT_WR)
@@ -105,12 +108,12 @@ class SocketStream:
     def close(self) -> None:
         self._sock.close()
 
-    def _count(self, incoming: int = 0, outgoing: int = 0) -> None:
-        if self._usage.spent:
+    def _grant(self, size: int) -> int:
+        granted = self._usage.grant(size)
+        if not granted:
             raise Spent
-        self._usage.used_bytes += incoming + outgoing
-        self._log.moved(self._line, incoming, outgoing)
         self.active = time.monotonic()
+        return granted
 
 
 async def pump(source: Stream, sink: Stream) -> None:

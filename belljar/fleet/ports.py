@@ -7,7 +7,7 @@ import builtins
 import ipaddress
 from dataclasses import dataclass
 
-from belljar.errors import AgentProtocol, DeadlineExceeded
+from belljar.errors import AgentProtocol, BelljarError, DeadlineExceeded
 from belljar.fleet.answers import Answer
 from belljar.fleet.checks import check_whole
 from belljar.fleet.process import ANSWER_DEADLINE_S, LinkProvider
@@ -92,6 +92,11 @@ class PortStream:
     async def write_eof(self) -> None:
         """Nothing more will be written; reading goes on."""
         self._channel.end()
+
+    def cut(self, problem: BelljarError) -> None:
+        """End it from outside: whoever reads or writes here gets `problem`, and the guest's program sees a reset."""
+        self._rest = b""
+        self._channel.cut(problem)
 
     async def aclose(self) -> None:
         """Give the connection up. If it had not ended in both directions, the guest's program sees it reset."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,8 @@ BACKLOG = 2048
 # Longer than clients keep a connection they do not use, so that none of them writes into one that is just being closed.
 KEEP_ALIVE_S = 75
 THREADS = 32
+# Shells start programs with 1024, which connections of a few sandboxes would use up.
+DESCRIPTORS = 65536
 # A client that went away without a word is noticed after some two minutes of silence, also by a request that only waits.
 PROBES = {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
 
@@ -47,6 +50,7 @@ async def serve(settings: Settings, *, dev: bool, say: Callable[[str], None]) ->
     """Serve until this task is cancelled. The first start says an admin token, which is never shown again."""
     if dev and not is_loopback(settings.host):
         raise InvalidInput(f"--dev lets anyone in, so it listens on loopback only, not on {settings.host}")
+    _raise_limit()
     # Python's own few threads would all be busy with a handful of creates, and every other call's look at its token would wait.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "worker"))
     layout = Layout(settings.home)
@@ -101,6 +105,14 @@ async def _serve(service: Service, listener: socket.socket, dev: bool) -> None:
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+def _raise_limit() -> None:
+    """More open files, as far as this process may grant them to itself."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def notify_manager(state: str) -> None:

@@ -5,22 +5,21 @@ from __future__ import annotations
 import asyncio
 import builtins
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from belljar.errors import HostError, InvalidInput, SandboxNotFound, Unauthorized
+from belljar.errors import InvalidInput, SandboxNotFound, Unauthorized
 from belljar.fleet.ports import MAX_PORT, ListeningPort, PortStream
 from belljar.fleet.recovery import UNFINISHED
 from belljar.service.links import DEFAULT_TTL_S, MAX_TTL_S, Link, Links, check_paths
+from belljar.service.visits import OWNER, Right, Visits
 from belljar.service.workspace import Parts, Workspace
 from belljar.store.db import SandboxRecord
 from belljar.store.ports import PortRecord, SharedPorts
 
-# Of one sandbox at a time. A crowd at a public port is kept from the guest's other work, and from this host's memory.
-MAX_CONNECTIONS = 256
+WITHDRAWN = "this preview was made private"
 MAX_LABEL_CHARS = 200
 # A port can also be named when a sandbox is created: metadata `port.8000` is its label.
 LABEL_PREFIX = "port."
@@ -45,7 +44,7 @@ class Previews:
         self._parts = parts
         self._ports = ports
         self._links = links
-        self._open: Counter[str] = Counter()
+        self._visits = Visits()
 
     # -- what there is ------------------------------------------------------------------------------------------------------
 
@@ -83,14 +82,17 @@ class Previews:
             raise InvalidInput(f"label may have at most {MAX_LABEL_CHARS} characters")
         record = await workspace.get(sandbox_id)
         await asyncio.to_thread(self._ports.share, sandbox_id, port, public=public, label=label)
+        if not public:
+            self._visits.cut(sandbox_id, port, lambda right: right.public, WITHDRAWN)
         await self._parts.journal.note(record, "port.shared", port=port, public=public, label=label)
         return next(each for each in await self.list(workspace, sandbox_id) if each.port == port)
 
     async def withdraw(self, workspace: Workspace, sandbox_id: str, port: int) -> None:
-        """Private again, and the links that were made for it are no longer good."""
+        """Private again, and the links that were made for it are no longer good. Who looks by one of them is cut off."""
         check_port(port)
         record = await workspace.get(sandbox_id)
         await asyncio.to_thread(self._ports.withdraw, sandbox_id, port)
+        self._visits.cut(sandbox_id, port, lambda right: not right.is_owners, WITHDRAWN)
         await self._parts.journal.note(record, "port.withdrawn", port=port)
 
     async def make_link(
@@ -111,12 +113,15 @@ class Previews:
     async def check_link(self, token: str) -> Link:
         """What a link allows, if all of it still holds."""
         link = self._links.read(token)
+        await self._check_still_good(link)
+        return link
+
+    async def _check_still_good(self, link: Link) -> None:
         record, port = await asyncio.to_thread(self._look_up, link.sandbox_id, link.port)
         if record is None or record.workspace != link.workspace:
             raise Unauthorized("the sandbox that this link led to has ended")
         if link.issued_at < port.links_since:
             raise Unauthorized("the link to this preview was withdrawn; ask for a new one")
-        return link
 
     async def find_public(self, sandbox_id: str, port: int) -> Workspace | None:
         """The workspace of a port that anyone may look at."""
@@ -132,19 +137,24 @@ class Previews:
     # -- using --------------------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def connect(self, workspace: Workspace, sandbox_id: str, port: int) -> AsyncIterator[PortStream]:
-        """A connection to the port. It wakes a hibernated sandbox, and as long as it is open the sandbox stays awake."""
+    async def connect(self, workspace: Workspace, sandbox_id: str, port: int, right: Right = OWNER) -> AsyncIterator[PortStream]:
+        """A connection to the port. It wakes a hibernated sandbox, and as long as it is open the sandbox stays awake.
+
+        When the right to it ends, whoever reads or writes gets Unauthorized.
+        """
         check_port(port)
-        if self._open[sandbox_id] >= MAX_CONNECTIONS:
-            raise HostError(f"sandbox {sandbox_id} has {MAX_CONNECTIONS} connections to its ports open; try again later")
-        self._open[sandbox_id] += 1
-        try:
+        with self._visits.visiting(sandbox_id, port, right) as visit:
             async with workspace.guest(sandbox_id, "stream") as sandbox, await sandbox.ports.connect(port) as stream:
+                await self._check_right(sandbox_id, port, right)
+                visit.begin(stream)
                 yield stream
-        finally:
-            self._open[sandbox_id] -= 1
-            if not self._open[sandbox_id]:
-                del self._open[sandbox_id]
+
+    async def _check_right(self, sandbox_id: str, port: int, right: Right) -> None:
+        """Once more: it may have ended after it was found good and before this visit was known."""
+        if right.link is not None:
+            await self._check_still_good(right.link)
+        elif right.public and await self.find_public(sandbox_id, port) is None:
+            raise Unauthorized(WITHDRAWN)
 
 
 def check_port(port: int) -> int:

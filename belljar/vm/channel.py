@@ -128,6 +128,12 @@ class Channel:
         while (item := await self.receive()) is not None:
             yield item
 
+    def cut(self, error: BelljarError) -> None:
+        """End it on behalf of its user, who gets `error` from now on; what was received and not read yet is gone."""
+        self._inbox.clear()
+        self._link._drop(self._number)
+        self._fail(error)
+
     async def aclose(self) -> None:
         """Leave: an unfinished channel is reset, so that the guest stops working for it."""
         if not self._closed:

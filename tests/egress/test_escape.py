@@ -208,6 +208,70 @@ for name in ("leak.test", "x" * 63 + ".leak.test", "a.fine.test", "fine.test.lea
     assert {name for name, _, _ in dns.asked} <= {"fine.test"}, dns.asked
 
 
+async def test_odd_questions_ask_for_nothing_odd(doomed: Sandbox, world: World) -> None:
+    """Dots and NULs inside a label, names without end, two questions in one: over UDP and over TCP."""
+    await doomed.egress.set_policy(["fine.test"])
+    world.name("fine.test", PUBLIC)
+    world.dns.asked.clear()
+    code = r"""
+import socket, struct
+def question(*labels, tail=b"\0", kind=1, group=1):
+    return b"".join(bytes([len(label)]) + label for label in labels) + tail + struct.pack(">HH", kind, group)
+def message(*questions, count=None, flags=0x100):
+    return struct.pack(">HHHHHH", 7, flags, len(questions) if count is None else count, 0, 0, 0) + b"".join(questions)
+fine, leak = (b"fine", b"test"), (b"leak", b"test")
+messages = [
+    message(question(b"leak\0", *fine)), message(question(b"leak\0.fine.test")), message(question(b"fine.test")),
+    message(question(b"leak.test\0fine.test")), message(question(b"fine\0", b"test")), message(question(b"\xff\xfe", *fine)),
+    message(question(*fine), question(*leak)), message(question(*leak), question(*fine), count=1),
+    message(question(*leak), count=0),
+    message(question(*fine, tail=b"\xc0\x0c")), message(question(tail=b"\xc0\x0c")), message(b"\x3fshort"), message(question()),
+    message(question(*[b"a"] * 127)), message(question(*[b"a" * 63] * 4)), message(question(*leak, group=3)),
+    message(question(*leak), flags=0x2800), message(question(*leak), flags=0x8180), b"", b"\0", bytes(12), b"\xff" * 4096,
+]
+for data in messages:
+    u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.settimeout(0.3)
+    try:
+        u.sendto(data, ("198.18.0.2", 53)); u.recv(600)
+    except OSError: pass
+    try:
+        t = socket.create_connection(("198.18.0.2", 53), 5); t.settimeout(0.3)
+        t.sendall(struct.pack(">H", len(data)) + data); t.recv(600)
+    except OSError: pass
+t = socket.create_connection(("198.18.0.2", 53), 5); t.settimeout(30)
+for byte in struct.pack(">H", 27) + message(question(*fine)): t.sendall(bytes([byte]))  # a byte at a time
+(size,) = struct.unpack(">H", t.recv(2, socket.MSG_WAITALL))
+print(size > 27, socket.gethostbyname("FINE.test").startswith("198.18."))
+"""
+    assert await said(doomed, ["python3", "-c", code]) == "True True"
+    assert {name for name, _, _ in world.dns.asked} <= {"fine.test"}, world.dns.asked
+
+
+async def test_no_port_and_addresses_that_stand_for_nothing(jailed: Sandbox, world: World) -> None:
+    world.name("public.test", PUBLIC)
+    targets = [("public.test", 0), (PUBLIC, 0), ("198.19.255.255", 80), ("198.18.0.255", 80), ("198.18.0.2", 80)]
+    outcome = await attempts(jailed, targets)
+    assert set(outcome.values()) == {"ConnectionRefusedError"}, outcome
+
+
+@pytest.mark.parametrize("how", ["sudo unshare -n", "unshare -rn"], ids=["root", "user"])
+async def test_a_network_namespace_has_no_way_out(jailed: Sandbox, how: str) -> None:
+    """What is not of the guest's own namespace is not redirected to the agent, so nobody ever asks for it."""
+    known = len(jailed.egress.log())
+    code = f"""
+import socket
+for target in (({PUBLIC!r}, 80), ("10.0.0.1", 80), ("198.18.0.1", 1022), ("198.18.0.2", 53), ("127.0.0.1", 1022)):
+    s = socket.socket(); s.settimeout(2)
+    try: s.connect(target); print("connected", target)
+    except OSError: pass
+"""
+    routed = "ip link set lo up; ip route add default dev lo;"
+    for prepare in ("", routed):
+        await jailed.files.write("/tmp/try.py", code)
+        assert await said(jailed, f"{how} bash -c '{prepare} python3 /tmp/try.py'") == ""
+    assert len(jailed.egress.log()) == known
+
+
 async def test_from_bash(jailed: Sandbox, canary: Canary) -> None:
     for host in ("10.0.0.1", "169.254.169.254", "127.0.0.1"):
         tried = await jailed.processes.run(f"timeout 10 bash -c 'echo escaped > /dev/tcp/{host}/{canary.port}'", timeout_s=30)

@@ -244,6 +244,24 @@ async def test_a_body_waits_for_the_server_to_want_it(lab: Lab, servers: Servers
         ("GET / HTTP/1.1\nHost: HOST\nTransfer-Encoding: gzip", 400),
         ("GET / HTTP/1.1\nHost: HOST\nBad Header: x", 400),
         ("nonsense", 400),
+        ("GET / HTTP/1.1\nHost: HOST, other.test", 421),
+        ("GET / HTTP/1.1\nHost: other.test@HOST", 421),
+        ("GET / HTTP/1.1\nHost: HOST.", 421),
+        ("GET / HTTP/1.1\nHost:", 421),
+        ("GET / HTTP/1.1\nHost : HOST", 400),
+        ("GET / HTTP/1.1\n Host: HOST", 400),
+        ("GET / HTTP/1.1\nHost: HOST\nX: a\0b", 400),
+        ("GET //other.test/ HTTP/1.1\nX-Forwarded-Host: other.test\nHost: other.test", 421),
+        ("GET http://HOST/ HTTP/1.1\nHost: HOST", 400),
+        ("GET / HTTP/1.1\nHost: HOST\nContent-Length: -1", 400),
+        ("GET / HTTP/1.1\nHost: HOST\nContent-Length: +1", 400),
+        ("GET / HTTP/1.1\nHost: HOST\nContent-Length: 1, 2", 400),
+        ("GET / HTTP/1.1\nHost: HOST\nTransfer-Encoding: chunked, identity", 400),
+        ("GET / HTTP/1.1\nHost: HOST\nTransfer-Encoding: xchunked", 400),
+        ("GET / HTTP/1.1\nHost: HOST\nTransfer-Encoding: chunked\nTransfer-Encoding: chunked", 400),
+        ("GET * HTTP/1.1\nHost: HOST", 400),
+        ("PRI * HTTP/2.0\nHost: HOST", 505),
+        ("GET / HTTP/9.9\nHost: HOST", 505),
     ],
 )
 async def test_what_is_not_for_this_host_gets_no_secret(lab: Lab, head: str, status: int) -> None:
@@ -270,6 +288,67 @@ async def test_nothing_can_be_smuggled_behind_a_request(lab: Lab) -> None:
             seen += data
     assert b" 200 " in seen and b" 421 " in seen
     assert [request.target for request, _ in lab.api.requests] == [b"/first"]
+
+
+async def test_lines_that_are_folded_and_trailers_bring_no_header_of_their_own(lab: Lab) -> None:
+    stream = await lab.open()
+    folded = f"POST / HTTP/1.1\nHost: {lab.host}\nX-Own: a\n Authorization: mine\n\tHost: other.test\nTransfer-Encoding: chunked"
+    body = b'2;ext="\\r"\r\nhi\r\n0\r\nAuthorization: mine\r\nHost: other.test\r\nContent-Length: 9\r\n\r\n'
+    assert await lab.ask(stream, folded, body) == (200, b"ok")
+    request, content = lab.api.requests[-1]
+    assert content == b"hi" and lab.api.header(b"host") == [lab.host.encode()]
+    assert lab.api.header(b"authorization") == [VALUE.encode()] and not lab.api.header(b"content-length")
+    assert b"mine" in lab.api.header(b"x-own")[0] and len(request.headers) == 4
+
+
+async def test_after_an_upgrade_nothing_gets_the_header_any_more(lab: Lab, servers: Servers, authority: TestAuthority) -> None:
+    """What comes then is not looked into, and so it must not be helped either: HTTP/2 over h2c, a proxy behind a proxy."""
+    seen = bytearray()
+
+    async def switch(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.extend(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n")
+        seen.extend(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"heard")
+        await writer.drain()
+
+    lab.port = await servers.start(switch, authority.context("api.test"))
+    lab.outlet.secrets = lab.outlet.secrets.with_secret(lab.host, "Authorization", VALUE)
+    stream = await lab.open()
+    await stream.write(f"GET / HTTP/1.1\r\nHost: {lab.host}\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n".encode())
+    got = b""
+    async with asyncio.timeout(DEADLINE_S):
+        while b"\r\n\r\n" not in got:
+            got += await stream.read()
+        await stream.write(b"GET /2 HTTP/1.1\r\nHost: other.test\r\n\r\n")
+        while b"heard" not in got:
+            got += await stream.read()
+    assert seen.count(VALUE.encode()) == 1 and seen.endswith(b"GET /2 HTTP/1.1\r\nHost: other.test\r\n\r\n")
+
+
+async def test_an_upgrade_that_nobody_asked_for_is_no_upgrade(lab: Lab) -> None:
+    lab.api.answer = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n"
+    stream = await lab.open()
+    status, body = await lab.ask(stream, f"GET / HTTP/1.1\nHost: {lab.host}")
+    assert status == 502 and VALUE.encode() not in body
+
+
+async def test_another_name_inside_tls_changes_nothing(lab: Lab) -> None:
+    """The connection was granted for one host, and that is the one that answers, whatever the guest calls it in its greeting."""
+    with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
+        await lab.open("api.test", sni="other.test")
+    assert not lab.api.requests
+
+
+async def test_our_own_refusals_do_not_say_the_secret(lab: Lab) -> None:
+    stream = await lab.open()
+    head = f"GET /{'x' * 200_000} HTTP/1.1\nHost: {lab.host}"
+    status, body = await lab.ask(stream, head)
+    assert status == 400 and b"s3cr3t" not in body
+    lab.api.answer = b"\0nonsense" + VALUE.encode()
+    stream = await lab.open()
+    status, body = await lab.ask(stream, f"GET / HTTP/1.1\nHost: {lab.host}")
+    assert status == 502 and b"s3cr3t" not in body
 
 
 async def test_a_websocket_passes(lab: Lab, authority: TestAuthority) -> None:

@@ -162,7 +162,7 @@ for number, s in enumerate(socks):
         ("169.254.169.254", errno.ECONNREFUSED),
         ("10.0.0.1", errno.ECONNREFUSED),
         ("93.184.216.35", errno.EHOSTUNREACH),
-        ("93.184.216.36", errno.EHOSTUNREACH),
+        ("93.184.216.36", errno.ETIMEDOUT),
         ("93.184.216.37", errno.ECONNREFUSED),
         ("closed.test", errno.ECONNREFUSED),
         ("198.19.200.200", errno.ECONNREFUSED),
@@ -171,6 +171,14 @@ for number, s in enumerate(socks):
 )
 async def test_refused_connection_fails_in_connect(host: NetHost, address: str, expected: int) -> None:
     assert await host.python(attempt(address)) == str(expected)
+
+
+async def test_a_connection_that_timed_out_is_not_asked_for_again(host: NetHost) -> None:
+    """The kernel goes on sending its first packet until it gives up. Another port of the program is another try."""
+    assert await host.python(attempt("93.184.216.36")) == str(errno.ETIMEDOUT)
+    assert len(host.asked) == 1, host.asked
+    host.addresses["93.184.216.36"] = host.addresses["93.184.216.34"]
+    assert await host.python(attempt("93.184.216.36")) == "0"
 
 
 async def test_ipv6_has_no_way_out(host: NetHost) -> None:

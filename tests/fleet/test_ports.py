@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from belljar.errors import AgentProtocol, InvalidInput, PortClosed, SandboxError
+from belljar.errors import AgentProtocol, InvalidInput, PortClosed, SandboxError, Unauthorized
 from belljar.fleet.ports import ListeningPort, Ports
 from belljar.fleet.process import LinkProvider
 from belljar.fleet.sandbox import Sandbox
+from belljar.wire.frames import RESET
 from tests.conftest import CreateSandbox
 from tests.fleet.scripted_guest import GuestChannel, ScriptedGuest, answers
 
@@ -117,6 +118,38 @@ async def test_bytes_ends_and_resets(guest: ScriptedGuest, links: LinkProvider) 
         assert await stream.read() == b"bye"  # what came before the break is still handed out
         with pytest.raises(SandboxError, match="it broke"):
             await stream.read()
+
+
+async def test_a_connection_that_is_cut_says_why_to_reader_and_writer(guest: ScriptedGuest, links: LinkProvider) -> None:
+    opened: asyncio.Queue[GuestChannel] = asyncio.Queue()
+
+    async def deaf(channel: GuestChannel) -> None:
+        channel.deliver = lambda event: channel.was_reset.set() if event.kind == RESET else None  # type: ignore[method-assign]
+        channel.message({"connected": True})
+        await channel.data(b"read in part, ")
+        opened.put_nowait(channel)
+
+    guest.script["net.connect"] = deaf
+    async with await Ports(links).connect(80) as stream:
+        channel = await opened.get()
+        assert await stream.read(4) == b"read"
+        writing = asyncio.create_task(stream.write(bytes(8 << 20)))
+        await asyncio.sleep(0.05)
+        stream.cut(Unauthorized("no longer"))
+        async with asyncio.timeout(30):
+            for waiting in (writing, stream.read(), stream.write(b"x")):
+                with pytest.raises(Unauthorized, match="no longer"):
+                    await waiting
+            await channel.was_reset.wait()
+    stream.cut(Unauthorized("too late to matter"))
+    async with await Ports(links).connect(80) as stream:
+        assert await stream.read() == b"read in part, "
+        reading = asyncio.create_task(stream.read())
+        await asyncio.sleep(0.05)
+        stream.cut(Unauthorized("no longer"))
+        async with asyncio.timeout(30):
+            with pytest.raises(Unauthorized, match="no longer"):
+                await reading
 
 
 async def test_leaving_resets_and_a_slow_guest_makes_the_writer_wait(guest: ScriptedGuest, links: LinkProvider) -> None:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from belljar.errors import HostError, InvalidInput, PortClosed, SandboxNotFound, Unauthorized
+from belljar.errors import BelljarError, HostError, InvalidInput, PortClosed, SandboxNotFound, Unauthorized
 from belljar.fleet.ports import ListeningPort
-from belljar.service import previews as module
+from belljar.service import visits as module
 from belljar.service.activity import Activity
 from belljar.service.journal import Journal
 from belljar.service.links import Links
 from belljar.service.logs import Logs
 from belljar.service.previews import Previews, parse_port
 from belljar.service.quotas import Quotas
+from belljar.service.visits import OWNER, PUBLIC, Right
 from belljar.service.workspace import Parts, Workspace
 from belljar.settings import load_settings
 from belljar.store.db import Records, SandboxRecord
@@ -29,6 +31,7 @@ from belljar.store.ports import SharedPorts
 class FakePorts:
     def __init__(self) -> None:
         self.open = 0
+        self.on_connect: Callable[[], Awaitable[object]] | None = None
         self.listening: list[ListeningPort] | Exception = [ListeningPort(80, "0.0.0.0"), ListeningPort(80, "::")]
 
     async def list(self) -> list[ListeningPort]:
@@ -36,17 +39,28 @@ class FakePorts:
             raise self.listening
         return self.listening
 
-    async def connect(self, port: int) -> FakePorts:
+    async def connect(self, port: int) -> FakeStream:
         if port == 81:
             raise PortClosed("nothing there")
-        return self
+        if self.on_connect is not None:
+            await self.on_connect()
+        return FakeStream(self)
 
-    async def __aenter__(self) -> FakePorts:
-        self.open += 1
+
+class FakeStream:
+    def __init__(self, ports: FakePorts) -> None:
+        self._ports = ports
+        self.problem: BelljarError | None = None
+
+    def cut(self, problem: BelljarError) -> None:
+        self.problem = problem
+
+    async def __aenter__(self) -> FakeStream:
+        self._ports.open += 1
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.open -= 1
+        self._ports.open -= 1
 
 
 @pytest.fixture
@@ -118,6 +132,15 @@ async def test_connections_are_counted_limited_and_keep_the_sandbox_awake(servic
                 pass
         async with previews.connect(service.v, "sb-2", 80):  # another sandbox is not concerned
             pass
+    # A crowd leaves some for those whose sandbox it is.
+    monkeypatch.setattr(module, "KEPT_FOR_OWNERS", 1)
+    await previews.share(service.w, "sb-1", 80, public=True, label="")
+    async with previews.connect(service.w, "sb-1", 80, PUBLIC):
+        with pytest.raises(HostError, match="1 connections"):
+            async with previews.connect(service.w, "sb-1", 80, PUBLIC):
+                pass
+        async with previews.connect(service.w, "sb-1", 80):
+            pass
     for _ in range(3):
         with pytest.raises(PortClosed):
             async with previews.connect(service.w, "sb-1", 81):
@@ -125,6 +148,57 @@ async def test_connections_are_counted_limited_and_keep_the_sandbox_awake(servic
     assert activity.uses("sb-1").get("stream", 0) == 0 == service.ports.open
     async with previews.connect(service.w, "sb-1", 80):
         pass
+
+
+async def test_who_has_lost_the_right_is_cut_off_and_nobody_else(service: Any) -> None:
+    previews, w = service.previews, service.w
+    await previews.share(w, "sb-1", 80, public=True, label="")
+    _, made = await previews.make_link(w, "sb-1", 80)
+    _, other = await previews.make_link(w, "sb-1", 82)
+
+    def connect(port: int, right: Right) -> Any:
+        return previews.connect(w, "sb-1", port, right)
+
+    async with (
+        connect(80, OWNER) as owner,
+        connect(80, PUBLIC) as public,
+        connect(80, Right(made)) as linked,
+        connect(82, Right(other)) as elsewhere,
+    ):
+        await previews.share(w, "sb-1", 80, public=True, label="a new name")
+        assert public.problem is None, "it is as public as before"
+        await previews.share(w, "sb-1", 80, public=False, label="")
+        assert isinstance(public.problem, Unauthorized) and linked.problem is None
+        await previews.withdraw(w, "sb-1", 80)
+        assert isinstance(linked.problem, Unauthorized)
+        assert owner.problem is None and elsewhere.problem is None
+    assert service.ports.open == 0
+
+
+async def test_a_right_that_ends_while_the_connection_is_made_counts(service: Any) -> None:
+    previews, w = service.previews, service.w
+    _, made = await previews.make_link(w, "sb-1", 80)
+    await previews.share(w, "sb-1", 80, public=True, label="")
+    service.ports.on_connect = lambda: previews.withdraw(w, "sb-1", 80)
+    for right in (PUBLIC, Right(made)):
+        with pytest.raises(Unauthorized):
+            async with previews.connect(w, "sb-1", 80, right):
+                pass
+    assert service.ports.open == 0
+    # Withdrawn between the check and the connection: the port is public no more, though nobody was there to be cut off.
+    service.ports.on_connect = None
+    with pytest.raises(Unauthorized):
+        async with previews.connect(w, "sb-1", 80, PUBLIC):
+            pass
+
+
+async def test_a_link_that_expires_ends_what_it_opened(service: Any) -> None:
+    _, made = await service.previews.make_link(service.w, "sb-1", 80, ttl_s=0.2)
+    async with service.previews.connect(service.w, "sb-1", 80, Right(made)) as stream:
+        async with asyncio.timeout(30):
+            while stream.problem is None:
+                await asyncio.sleep(0.01)
+        assert "expired" in stream.problem.message
 
 
 @pytest.mark.parametrize("text", ["", "0", "65536", "99999", "-1", "8 0", "x", "٣", "1" * 20])

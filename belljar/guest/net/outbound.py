@@ -3,6 +3,8 @@
     SYN          held in the kernel's queue; the host is asked, by name if the address stands for one
     net.accept   the host has connected: the packet goes on, comes out at our listener, and a relay joins the two
     a refusal    the packet is answered so that connect() fails
+    a time-out   the packet is dropped, and so is every other one of that connection: the program's own kernel counts its tries,
+                 and connect() fails with ETIMEDOUT when there were enough. No answer on the wire would make it say so
 
 A packet that is sent again while the first one waits is dropped. What arrives at the listener without such a history is
 somebody's connection to our port, and is reset.
@@ -28,6 +30,7 @@ MAX_CONNECTIONS: Final = 512
 DNS_PORT: Final = 53
 
 _ARRIVAL_S: Final = 5.0  # from the verdict to the listener; the program may be gone
+_SILENCE_S: Final = 35.0  # after a time-out: longer than the kernel tries (setup.py)
 _AT_ONCE: Final = 16
 _SO_ORIGINAL_DST: Final = 80
 _ADDRESS: Final = struct.Struct(">HH4s8x")
@@ -57,6 +60,7 @@ class Outbound:
         self._flows: dict[Flow, int] = {}  # the number of the ask; from the first packet to the end of the relay
         self._asked: dict[int, Syn] = {}
         self._granted: dict[Flow, _Granted] = {}
+        self._silenced: set[Flow] = set()
         self._loop.add_reader(listener, self._on_arrivals)
 
     # -- the first packet
@@ -64,7 +68,7 @@ class Outbound:
     def _on_syn(self, syn: Syn) -> None:
         flow = (syn.source, syn.target)
         address, port = syn.target
-        if flow in self._flows:
+        if flow in self._flows or flow in self._silenced:
             self._queue.drop(syn)
             return
         if port == DNS_PORT:
@@ -83,9 +87,14 @@ class Outbound:
         self._flows[flow] = number
 
     def _on_refusal(self, syn: Syn, verdict: Verdict) -> None:
-        del self._asked[self._flows.pop((syn.source, syn.target))]
-        if verdict.kind in ("unreachable", "timeout"):
+        flow = (syn.source, syn.target)
+        del self._asked[self._flows.pop(flow)]
+        if verdict.kind == "unreachable":
             self._queue.unreachable(syn)
+        elif verdict.kind == "timeout" and len(self._silenced) < MAX_CONNECTIONS:
+            self._silenced.add(flow)
+            self._loop.call_later(_SILENCE_S, self._silenced.discard, flow)
+            self._queue.drop(syn)
         else:
             self._queue.refuse(syn)
 

@@ -1,7 +1,8 @@
 """Headers on their way to a guest and back. What concerns one connection only, and what is ours, stays here.
 
 A path of the API's own host also belongs to the API's origin. So pages that come by path are put into an origin of their own
-(`Content-Security-Policy: sandbox`), and headers that would speak for the whole host are left out.
+(`Content-Security-Policy: sandbox`), and headers that would speak for the whole host are left out. To such a page even its own
+server is another origin's. Below a link that is told to browsers as allowed: who has the link in the address needs no other right.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ NEVER_FOR_OUR_HOST = frozenset(
 OWN_ORIGIN: Header = (
     b"content-security-policy", b"sandbox allow-scripts allow-forms allow-popups allow-modals allow-downloads"
 )  # fmt: skip
+ANY_PAGE: tuple[Header, ...] = ((b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", b"*"))
+ABOUT_OTHER_PAGES = frozenset({b"access-control-allow-credentials", *(name for name, _ in ANY_PAGE)})
 
 
 def to_guest(connection: HTTPConnection, target: Target) -> list[Header]:
@@ -59,6 +62,8 @@ def from_guest(headers: Iterable[Header], target: Target) -> list[Header]:
     for name, value in _of_the_message(given):
         if name in NEVER_FROM_GUESTS or (name == b"content-length" and chunked) or (target.prefix and name in NEVER_FOR_OUR_HOST):
             continue
+        if target.named_by_link and name in ABOUT_OTHER_PAGES:
+            continue
         if name == b"set-cookie":
             if value.partition(b"=")[0].strip() == COOKIE.encode():
                 continue
@@ -68,7 +73,20 @@ def from_guest(headers: Iterable[Header], target: Target) -> list[Header]:
         kept.append((name, value))
     if target.prefix:
         kept += [OWN_ORIGIN, (b"referrer-policy", b"no-referrer")]
+    if target.named_by_link:
+        kept += ANY_PAGE
     return kept
+
+
+def find_leave(connection: HTTPConnection) -> list[Header] | None:
+    """The answer to a browser that asks, before a request, whether a page may make it. None if it does not ask that."""
+    method = connection.headers.get("access-control-request-method")
+    if connection.scope.get("method") != "OPTIONS" or method is None:
+        return None
+    named = connection.headers.get("access-control-request-headers", "")
+    allowed = {"methods": method, "headers": named}
+    told = [(f"access-control-allow-{what}".encode(), value.encode("latin-1")) for what, value in allowed.items()]
+    return [*ANY_PAGE, *told, (b"access-control-max-age", b"600")]
 
 
 def without_our_parameters(query: bytes) -> bytes:

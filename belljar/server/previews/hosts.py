@@ -21,9 +21,11 @@ from belljar.server.previews.headers import COOKIE, LINK_PARAMETER, OUR_TOKEN, w
 from belljar.server.previews.pages import wants_html
 from belljar.server.previews.serving import refuse, serve
 from belljar.server.previews.target import Target
+from belljar.server.previews.visitors import check_page
 from belljar.service.links import Link
 from belljar.service.previews import parse_port
 from belljar.service.service import Service
+from belljar.service.visits import OWNER, PUBLIC, Right
 from belljar.service.workspace import Workspace
 
 MAX_COOKIES = 8
@@ -33,9 +35,10 @@ PRIVATE = "this preview is private: it needs a link from its owner, or the owner
 
 @dataclass(frozen=True)
 class Admission:
-    """Who was let in. `link` is the one that came in the query, if that was how."""
+    """Who was let in, and why. `link` is the one that came in the query, if that was how."""
 
     workspace: Workspace
+    right: Right = OWNER
     link: Link | None = None
 
 
@@ -72,26 +75,27 @@ async def _answer(preview: PreviewHost, connection: HTTPConnection, receive: Rec
     if admitted.link is not None and in_a_browser:
         await _with_cookie(connection, admitted.link, wanted)(scope, receive, send)
         return
-    await serve(Target(admitted.workspace, preview.sandbox_id, port, wanted), scope, receive, send)
+    await serve(Target(admitted.workspace, preview.sandbox_id, port, wanted, right=admitted.right), scope, receive, send)
 
 
 async def _admit(connection: HTTPConnection, sandbox_id: str, port: int, path: bytes) -> Admission:
     """Nobody learns here whether a private sandbox exists who has nothing to show."""
     service = service_of(connection)
     if workspace := await service.previews.find_public(sandbox_id, port):
-        return Admission(workspace)
+        return Admission(workspace, PUBLIC)
     if token := _own_token(connection):
         workspace = service.workspace((await service.access.check(token)).workspace)
         await workspace.get(sandbox_id)
         return Admission(workspace)
     if from_query := connection.query_params.get(LINK_PARAMETER.decode()):
         link = await _check(service, from_query, sandbox_id, port, path)
-        return Admission(service.workspace(link.workspace), link)
+        return Admission(service.workspace(link.workspace), Right(link), link)
     refusal: BelljarError = Unauthorized(PRIVATE)
     for text in _cookies(connection):
         try:
             link = await _check(service, text, sandbox_id, port, path)
-            return Admission(service.workspace(link.workspace))
+            check_page(connection, sandbox_id)
+            return Admission(service.workspace(link.workspace), Right(link))
         except BelljarError as problem:
             refusal = problem
     raise refusal

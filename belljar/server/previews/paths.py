@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from starlette.requests import HTTPConnection
-from starlette.responses import RedirectResponse
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
@@ -13,11 +13,12 @@ from belljar.server.auth import service_of, workspace_of
 from belljar.server.declaring import Passage, SocketPassage, socket
 from belljar.server.operation import OF_A_GUEST
 from belljar.server.previews.addresses import link_prefix, proxy_prefix
-from belljar.server.previews.headers import without_our_parameters
+from belljar.server.previews.headers import find_leave, without_our_parameters
 from belljar.server.previews.rawtcp import carry
 from belljar.server.previews.serving import refuse, serve
 from belljar.server.previews.target import Target
 from belljar.service.previews import parse_port
+from belljar.service.visits import Right
 
 
 class ByToken:
@@ -48,7 +49,12 @@ class ByLink:
         if path := await _path(prefix, scope, receive, send):
             if not link.allows(path.partition(b"?")[0]):
                 raise Forbidden("the link does not cover this path")
-            target = Target(service.workspace(link.workspace), link.sandbox_id, link.port, path, prefix)
+            if leave := find_leave(HTTPConnection(scope)):
+                answer = Response(status_code=204)
+                answer.raw_headers += leave
+                await answer(scope, receive, send)
+                return
+            target = Target(service.workspace(link.workspace), link.sandbox_id, link.port, path, prefix, Right(link))
             await serve(target, scope, receive, send)
 
 

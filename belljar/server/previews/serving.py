@@ -16,8 +16,9 @@ from belljar.server.problems import problem_of
 
 async def serve(target: Target, scope: Scope, receive: Receive, send: Send) -> None:
     """HTTP or WebSocket, whichever the request is."""
+    previews = service_of(HTTPConnection(scope)).previews
     try:
-        async with service_of(HTTPConnection(scope)).previews.connect(target.workspace, target.sandbox_id, target.port) as stream:
+        async with previews.connect(target.workspace, target.sandbox_id, target.port, target.right) as stream:
             if scope["type"] == "websocket":
                 await relay(target, stream, scope, receive, send)
             else:

@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from belljar.errors import BelljarError
+from belljar.errors import BelljarError, Unauthorized
 from belljar.server.answers import STALLED_S
 from belljar.server.previews.guestsocket import BROKEN, NO_CODE, GuestSocket
 from belljar.server.previews.headers import Header, from_guest
@@ -21,7 +21,7 @@ from belljar.server.previews.target import Target
 from belljar.service.values import PortStream
 
 SWITCHING = 101
-NOT_TEXT = 1007
+NOT_TEXT, WITHDRAWN = 1007, 1008
 OF_THE_HANDSHAKE = (b"sec-websocket-", b"content-length")
 
 
@@ -68,6 +68,8 @@ async def _outward(guest: GuestSocket, send: Send) -> tuple[int, str]:
                 await send({"type": "websocket.send", kind: message})
     except UnicodeDecodeError:
         return NOT_TEXT, "the server's text is not UTF-8"
+    except Unauthorized as problem:
+        return WITHDRAWN, problem.message
     except (BelljarError, TimeoutError, OSError):
         return BROKEN, "the connection to the sandbox broke"
     return guest.ended()

@@ -60,6 +60,8 @@ async def answer(reader, writer):
             with open("/tmp/forever-ended", "w") as file:
                 file.write(repr(error))
             raise
+    elif path == "/never":
+        await asyncio.sleep(3600)
     elif path == "/cut":
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nonly this")
     elif path == "/nonsense":

@@ -16,6 +16,7 @@ from websockets.typing import Origin
 
 from tests.server.conftest import Api, MakeBox, Server, eventually
 from tests.server.previews.conftest import HTML, PORT, Visitor, link
+from tests.server.previews.test_sockets import dial
 
 
 def test_a_preview_is_private_until_it_is_made_public(api: Api, web: pandastack.Sandbox, visitor: Visitor) -> None:
@@ -164,6 +165,76 @@ def test_names_of_previews_never_lead_to_the_api(server: Server, api: Api, publi
     for host in ("8000-sb-0.localhost", "8000-SB-0.example.com:1", "0-a", "99999-x.y.z", f"{PORT}-{web.id.upper()}.LOCALHOST"):
         answer = requests.get(f"{server.url}/v1/me", headers={"Host": host}, timeout=60)
         assert "auth_method" not in answer.text, host
+
+
+@pytest.mark.parametrize(
+    ("method", "page", "status"),
+    [
+        # What Chromium sends: its own page, the address bar, a link or a frame on another page.
+        ("POST", {"Sec-Fetch-Site": "same-origin", "Origin": "http://OWN"}, 200),
+        ("POST", {"Sec-Fetch-Site": "same-origin", "Origin": "null"}, 200),
+        ("GET", {"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate"}, 200),
+        ("GET", {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "navigate", "Referer": "http://OTHER/"}, 200),
+        ("GET", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 200),
+        # A form, a script, a request of somebody else's page.
+        ("POST", {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "navigate", "Origin": "http://OTHER"}, 403),
+        ("POST", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Origin": "null"}, 403),
+        ("GET", {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors", "Referer": "http://OTHER/"}, 403),
+        ("GET", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}, 403),
+        ("GET", {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors", "Origin": "http://OTHER"}, 403),
+        # Without TLS, and not below localhost, browsers send no more than the origin.
+        ("POST", {"Origin": "http://OWN"}, 200),
+        ("POST", {"Origin": "http://OTHER"}, 403),
+        ("POST", {"Origin": "http://evil.example"}, 403),
+        ("POST", {"Origin": "null"}, 403),
+        ("POST", {"Origin": "http://[x"}, 403),
+        ("POST", {"Origin": "http://9000-ID.evil.example"}, 403),
+        # Another port of the same sandbox is no stranger.
+        ("POST", {"Origin": "http://9000-ID.localhost:PORT"}, 200),
+        ("GET", {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors", "Referer": "http://9000-ID.localhost:PORT/x"}, 200),
+    ],
+)
+def test_the_cookie_is_not_for_pages_of_others(
+    api: Api, web: pandastack.Sandbox, visitor: Visitor, method: str, page: dict[str, str], status: int
+) -> None:
+    """Previews below one domain are one site to a browser, which sends the cookie for all of them."""
+    words = {"OWN": visitor.host, "OTHER": visitor.host.replace(web.id, "sb-" + "0" * 16), "ID": web.id}
+    words["PORT"] = visitor.host.rpartition(":")[2]
+    headers = {name: re.sub("OWN|OTHER|ID|PORT", lambda found: words[found.group()], value) for name, value in page.items()}
+    cookie = {"Cookie": f"belljar_preview={link(api, web)['token']}"}
+    assert visitor(method, headers={**headers, **cookie}).status_code == status
+    # A token in the address or in a header is not something that a browser adds by itself.
+    assert visitor(method, headers={**headers, "X-API-Key": api.token}).status_code == 200
+
+
+def test_a_page_of_another_sandbox_opens_no_websocket_with_the_cookie(
+    api: Api, server: Server, web: pandastack.Sandbox, visitor: Visitor
+) -> None:
+    cookie = {"Cookie": f"belljar_preview={link(api, web)['token']}"}
+    other = Origin(f"http://{visitor.host.replace(web.id, 'sb-' + '0' * 16)}")
+    for origin in (other, Origin("http://evil.example"), Origin("null")):
+        with pytest.raises(InvalidStatus) as refused:
+            dial(server, "/ws", visitor.host, origin=origin, additional_headers=cookie)
+        assert refused.value.response.status_code == 403
+    with dial(server, "/ws", visitor.host, origin=Origin(f"http://{visitor.host}"), additional_headers=cookie) as opened:
+        opened.recv(60)
+
+
+def test_a_page_below_a_link_may_talk_to_its_own_server(api: Api, web: pandastack.Sandbox) -> None:
+    """Its origin is one of its own, so that to a browser its server is somebody else's."""
+    made = link(api, web, paths=["/api"])
+    asked = {"Origin": "null", "Access-Control-Request-Method": "PUT", "Access-Control-Request-Headers": "content-type,x-own"}
+    leave = requests.options(made["url"], headers=asked, timeout=60)
+    assert leave.status_code == 204 and not leave.content
+    granted = {name: leave.headers[f"Access-Control-Allow-{name}"] for name in ("Origin", "Methods", "Headers")}
+    assert granted == {"Origin": "*", "Methods": "PUT", "Headers": "content-type,x-own"}
+    done = requests.put(made["url"], headers={"Origin": "null", "X-Own": "1"}, data=b"abc", timeout=60)
+    assert done.json()["size"] == 3 and done.headers["Access-Control-Allow-Origin"] == "*"
+    assert "Access-Control-Allow-Credentials" not in done.headers
+    # Not beyond the link, and not where a token is what counts.
+    assert requests.options(made["url"] + "x", headers=asked, timeout=60).status_code == 403
+    proxied = api("GET", f"/v1/sandboxes/{web.id}/proxy/{PORT}/", headers={"Origin": "null"})
+    assert proxied.status_code == 200 and "Access-Control-Allow-Origin" not in proxied.headers
 
 
 def test_without_tokens_a_previews_page_still_has_no_rights(own_home: Path) -> None:
