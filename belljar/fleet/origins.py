@@ -44,9 +44,11 @@ async def template_origin(context: Context, name: str) -> Origin:
 def _lent(context: Context, digest: str, size: int) -> MemoryImage | None:
     """The template's image out of a live machine, so that machines started by different processes share their pages too."""
     for record in context.records.list_sandboxes(states=("running", "paused", "pooled")):
-        if record.template_digest != digest or record.origin_snapshot or record.parent:
+        folder = context.layout.sandbox(record.id)
+        # One with a page map runs on a memory of its own: of a snapshot, of its parent, or of its sleep. That is nobody else's.
+        if record.template_digest != digest or SavedMachine(folder).pagemap.exists():
             continue
-        machine = read_record(context.layout.sandbox(record.id))
+        machine = read_record(folder)
         if machine and (image := borrow_image(machine.pid, machine.ram_fd, machine.ram_identity, size, no_pages(size))):
             return image
     return None

@@ -119,7 +119,7 @@ async def _sweep_record(
                 if mine and await _is_still(context, record) and not _is_alive(folder):
                     await undertaker.bury(record.id, "its process was gone when it was looked for; see the host's log for why")
                     report.died.append(record.id)
-    elif record.state in UNFINISHED and time.time() - record.created_at > GRACE_S:
+    elif record.state in UNFINISHED and abs(time.time() - record.created_at) > GRACE_S:  # the clock may have been set back
         with _unless_busy(folder) as mine:
             if mine and await _is_still(context, record):
                 await undertaker.erase(record.id)

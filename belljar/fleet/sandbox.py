@@ -208,21 +208,26 @@ class Sandbox:
 
     async def _pause(self, machine: Machine) -> None:
         await machine.pause()
-        await self._note("paused")
+        try:
+            await self._note("paused")
+        except HostError:  # a full disk: whoever is told that it failed must not find it paused
+            await machine.resume()
+            raise
 
     async def resume(self) -> None:
         """Let a paused sandbox run on, as if no time had passed but for the clock."""
         async with self._moving:
             running = await self._held()
-            if running.machine.state != "running":
+            if running.machine.state != "running" or self.record.state != "running":
                 await finish(self._resume(running))
 
     async def _resume(self, running: Running) -> None:
-        await running.machine.resume()
-        if running.link is None:
-            running.link = await running.machine.link(ANSWER_DEADLINE_S)
-            self._start_network(running)
-        await set_clock(running.link)
+        if running.machine.state != "running":
+            await running.machine.resume()
+            if running.link is None:
+                running.link = await running.machine.link(ANSWER_DEADLINE_S)
+                self._start_network(running)
+            await set_clock(running.link)
         await self._note("running")
 
     @asynccontextmanager

@@ -20,7 +20,7 @@ from belljar.egress.log import Connection
 from belljar.egress.outlet import Ground
 from belljar.egress.policy import parse_policy
 from belljar.egress.secrets import parse_secrets
-from belljar.errors import BelljarError, InvalidInput, SandboxNotFound, SnapshotNotFound
+from belljar.errors import BelljarError, HostDiskShort, InvalidInput, SandboxNotFound, SnapshotNotFound
 from belljar.fleet.admission import check_shape
 from belljar.fleet.checks import check_env, check_metadata
 from belljar.fleet.context import Context, Ticket, Wish
@@ -192,8 +192,8 @@ class Fleet:
         folder = self._context.layout.sandbox(sandbox_id)
         try:
             await asyncio.to_thread(self._context.records.update_sandbox, sandbox_id, state="ending")
-        except SandboxNotFound:
-            pass
+        except (SandboxNotFound, HostDiskShort):
+            pass  # where there is no room for a note, an end makes some
         await end_process(folder)
         await asyncio.to_thread(remove_folder, folder)
         await asyncio.to_thread(self._context.records.delete_sandbox, sandbox_id)
@@ -229,10 +229,17 @@ class Fleet:
 
     async def remove_snapshot(self, snapshot_id: str) -> None:
         """Remove a snapshot; sandboxes made from it go on."""
-        if not isinstance(snapshot_id, str) or not await asyncio.to_thread(self._context.records.delete_snapshot, snapshot_id):
+        records, folder = self._context.records, self._context.layout.snapshot
+        try:
+            known = isinstance(snapshot_id, str) and await asyncio.to_thread(records.delete_snapshot, snapshot_id)
+        except HostDiskShort:  # the files first, then: they make the room that the record's end takes
+            await asyncio.to_thread(records.get_snapshot, snapshot_id)
+            await asyncio.to_thread(remove_folder, folder(snapshot_id))
+            known = await asyncio.to_thread(records.delete_snapshot, snapshot_id)
+        if not known:
             raise SnapshotNotFound(f"no snapshot {snapshot_id!r}; `belljar snapshot list` shows those there are")
         self._context.images.forget(f"snapshot {snapshot_id}")
-        await asyncio.to_thread(remove_folder, self._context.layout.snapshot(snapshot_id))
+        await asyncio.to_thread(remove_folder, folder(snapshot_id))
 
 
 def _make_context(settings: Settings) -> Context:

@@ -21,6 +21,8 @@ T = TypeVar("T")
 STALLED_S = 300.0
 FIRST_S, PING_EVERY_S = 1.0, 10.0
 PING = b": ping\n\n"
+# The second is for nginx, which would hold events back until it has some KiB of them.
+EVENT_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 GOODBYE = b": the server is being stopped\n\n"
 
 
@@ -41,9 +43,9 @@ def timestamp(seconds: float | None) -> str | None:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def sse(event: str | None, data: Any) -> bytes:
-    """One server-sent event: LF only, and the data on one line."""
-    head = f"event: {event}\n" if event else ""
+def sse(event: str | None, data: Any, number: int | None = None) -> bytes:
+    """One server-sent event: LF only, and the data on one line. Its number is what a client that comes back may go on after."""
+    head = (f"id: {number}\n" if number is not None else "") + (f"event: {event}\n" if event else "")
     return f"{head}data: {json.dumps(data)}\n\n".encode()
 
 
@@ -107,7 +109,7 @@ async def event_stream(
         finally:
             await events.aclose()
 
-    return Streamed(chunks(), "text/event-stream; charset=utf-8", {"Cache-Control": "no-store"})
+    return Streamed(chunks(), "text/event-stream; charset=utf-8", EVENT_HEADERS)
 
 
 def _told(problem: BelljarError) -> bytes:

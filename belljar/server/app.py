@@ -31,6 +31,7 @@ from belljar.server.previews.paths import LINK_ROUTES
 from belljar.server.reference import describe
 from belljar.server.sandbase.dialect import sandbase
 from belljar.server.shapes import answered, choice, text
+from belljar.server.underway import Underway
 from belljar.server.watching import Watched
 from belljar.service.figures import take_figures
 from belljar.service.service import Service
@@ -41,20 +42,25 @@ VERSION = answered({"name": text(), "version": text()})
 
 def make_app(service: Service, closing: Closing, *, dev: bool) -> Starlette:
     """The application over an open service."""
-    metrics, health = Metrics(), Health(service)
+    metrics, health, underway = Metrics(), Health(service), Underway()
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[dict[str, Any]]:
-        lag = asyncio.create_task(metrics.measure_lag(), name="event loop lag")
+        tasks = [
+            asyncio.create_task(metrics.measure_lag(), name="event loop lag"),
+            asyncio.create_task(underway.watch(service.access), name="tokens of open connections"),
+        ]
         try:
-            yield {"service": service, "dev": dev, "metrics": metrics, "health": health}
+            yield {"service": service, "dev": dev, "metrics": metrics, "health": health, "underway": underway}
         finally:
-            lag.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     app = Starlette(
         routes=make_routes(),
         lifespan=lifespan,
-        middleware=[Middleware(Watched, metrics=metrics, closing=closing), Middleware(PreviewHosts)],
+        middleware=[Middleware(Watched, metrics=metrics, closing=closing, underway=underway), Middleware(PreviewHosts)],
         exception_handlers=explaining(render),
     )
     app.router.redirect_slashes = False
@@ -95,7 +101,8 @@ async def show_version(request: Request) -> Response:
 
 async def show_metrics(request: Request) -> Response:
     metrics: Metrics = request.state.metrics
-    return Response(metrics.render(await take_figures(service_of(request).parts)), media_type=CONTENT_TYPE)
+    figures = await take_figures(service_of(request).parts)
+    return Response(metrics.render(figures, len(request.state.underway)), media_type=CONTENT_TYPE)
 
 
 def _version() -> str:

@@ -106,12 +106,17 @@ def _parse(raw: bytearray) -> dict[str, Any]:
     if len(raw) > MAX_JSON_BYTES:
         _check_bulk(raw)
     try:
-        values = json.loads(raw.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_each_once)
+        values = parse_json(raw.decode("utf-8"))
     except (ValueError, RecursionError):
         raise InvalidInput("the body is not valid JSON in UTF-8") from None
     if not isinstance(values, dict):
         raise InvalidInput(f"the body must be a JSON object, not {type(values).__name__}")
     return values
+
+
+def parse_json(text: str) -> Any:
+    """JSON as it is defined, no NaN and no field twice. Raises ValueError or RecursionError; for a field twice InvalidInput."""
+    return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_each_once)
 
 
 def _check_bulk(raw: bytearray) -> None:
@@ -223,5 +228,5 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object that names a field twice means one thing to one reader and another to the next."""
     values = dict(pairs)
     if len(values) != len(pairs):
-        raise InvalidInput("the body names a field twice")
+        raise InvalidInput("an object names a field twice")
     return values

@@ -10,7 +10,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from belljar.errors import BelljarError, Forbidden, Unauthorized
+from belljar.errors import BelljarError, Forbidden, InvalidInput, Unauthorized
 from belljar.server.problems import Problem, problem_of, respond
 from belljar.service.access import Caller
 from belljar.service.service import Service
@@ -53,6 +53,9 @@ async def find_caller(request: HTTPConnection) -> Caller:
 
 
 def _token(request: HTTPConnection) -> str | None:
+    for name in ("authorization", "x-api-key"):
+        if len(request.headers.getlist(name)) > 1:  # whoever stands in between may have looked at the other one
+            raise InvalidInput(f"{name} must be given only once")
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and bearer.strip():
         return bearer.strip()

@@ -147,6 +147,9 @@ def _admit(connection: HTTPConnection, operation: Operation) -> None:
     raw_path: bytes = connection.scope.get("raw_path") or b""
     if b"{rest:path}" not in operation.path.encode() and re.search(rb"%2f|%5c|%[01].|%7f", raw_path, re.IGNORECASE):
         raise InvalidInput("a path here has no encoded slash, backslash or control character")
+    if connection.headers.get("content-encoding", "identity").lower() != "identity":
+        # To ignore it would store what was packed under the name of what is in it.
+        raise HTTPException(415, "a body here is sent as it is, without a Content-Encoding", {"Accept-Encoding": "identity"})
     scope: Any = connection.scope
     scope[OPERATION] = operation
     scope[QUERY] = read_query(connection, operation.query)

@@ -51,7 +51,6 @@ class Metrics:
         self._durations: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(BUCKETS_S))
         self._creates = Histogram(BUCKETS_S)
         self._lag = Histogram(LAG_BUCKETS_S)
-        self.under_way = 0
 
     def count(self, route: str, method: str, status: int, seconds: float, code: str | None) -> None:
         self._requests[route, method, status] += 1
@@ -68,7 +67,7 @@ class Metrics:
             await asyncio.sleep(LAG_EVERY_S)
             self._lag.add(max(0.0, time.monotonic() - due))
 
-    def render(self, figures: Figures) -> str:
+    def render(self, figures: Figures, under_way: int) -> str:
         lines: list[str] = []
 
         def series(name: str, kind: str, about: str, samples: Iterable[str]) -> None:
@@ -104,7 +103,7 @@ class Metrics:
         failures = by("belljar_failures_total", "code", self._failures)
         series("belljar_failures_total", "counter", "Requests that failed, by the code of the error.", failures)
         series("belljar_request_duration_seconds", "histogram", "Time to the end of the answer.", durations)
-        single("belljar_requests_under_way", "gauge", "Requests that are being answered, streams included.", self.under_way)
+        single("belljar_requests_under_way", "gauge", "Requests that are being answered, streams included.", under_way)
         series(creates, "histogram", "Time that successful creates took.", self._creates.samples(creates))
         series(lag, "histogram", "How late the event loop was.", self._lag.samples(lag))
         single("belljar_log_records_dropped_total", "counter", "Lines that the log could not take.", dropped_records())

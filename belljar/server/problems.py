@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Scope
 
-from belljar.errors import BelljarError
+from belljar.errors import BelljarError, HostError, SandboxError
 
 # Clients take these words in a 5xx for a guest that is still booting, and try again for 20 seconds. No message of ours means that.
 WARM_UP_WORDS = ("connect: connection refused", "no route to host", "i/o timeout")
@@ -30,14 +30,19 @@ class Problem:
     code: str
     message: str
     retry_after_s: int | None = None  # when the same request may succeed
+    is_ours: bool = False  # the host's or a machine's, and not the caller's: whoever runs the server wants to know
 
 
 def respond(scope: Scope, problem: Problem, render: Callable[[Problem], Response]) -> Response:
-    """The answer in a dialect's shape, with what all dialects have in common. The code is left where the counters find it."""
+    """The answer in a dialect's shape, with what all have in common. What happened is left where counters and log find it."""
     scope["problem"] = problem.code
+    if problem.is_ours:
+        scope["reason"] = problem.message
     response = render(problem)
     if problem.retry_after_s is not None:
         response.headers["Retry-After"] = str(problem.retry_after_s)
+    if problem.status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
     return response
 
 
@@ -45,7 +50,8 @@ def problem_of(error: Exception, method: str, path: str, home: str | None = None
     """`home` is the server's own folder, which is nobody else's business."""
     if isinstance(error, BelljarError):
         message = error.message.replace(home, "$BELLJAR_HOME") if home else error.message
-        return Problem(error.status, error.code, _clean(message, error.status), _retry_after(error))
+        is_ours = isinstance(error, HostError | SandboxError) and error.status >= 500
+        return Problem(error.status, error.code, _clean(message, error.status), _retry_after(error), is_ours)
     if isinstance(error, RunFailed):
         return Problem(502, "run_failed", _clean(str(error), 502))
     if isinstance(error, HTTPException):
@@ -62,7 +68,7 @@ def _retry_after(error: BelljarError) -> int | None:
     if error.retry != "yes":
         return None
     hint = error.details.get("retry_after_s", RETRY_AFTER_S)
-    return hint if isinstance(hint, int) and 0 < hint <= 3600 else RETRY_AFTER_S
+    return min(hint, 3600) if isinstance(hint, int) and hint > 0 else RETRY_AFTER_S
 
 
 def _clean(message: str, status: int) -> str:

@@ -18,6 +18,7 @@ from belljar.server.app import make_app
 from belljar.server.auth import is_loopback
 from belljar.server.closing import Closing
 from belljar.server.protocol import InterimProtocol
+from belljar.server.socketprotocol import BoundedSocketProtocol
 from belljar.server.sockets import MAX_PREVIEW_MESSAGE_BYTES, PING_EVERY_S, SILENT_S
 from belljar.service.service import Service
 from belljar.settings import Settings
@@ -48,14 +49,15 @@ class _Server(uvicorn.Server):
 
 async def serve(settings: Settings, *, dev: bool, say: Callable[[str], None]) -> None:
     """Serve until this task is cancelled. The first start says an admin token, which is never shown again."""
-    if dev and not is_loopback(settings.host):
-        raise InvalidInput(f"--dev lets anyone in, so it listens on loopback only, not on {settings.host}")
     _raise_limit()
     # Python's own few threads would all be busy with a handful of creates, and every other call's look at its token would wait.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "worker"))
     layout = Layout(settings.home)
     layout.prepare()
     with hold(layout.server_lock, "a server serves this home") as held, _listen(settings) as listener:
+        # What it is bound to, and not what it was called: a name may mean any address.
+        if dev and not is_loopback(listener.getsockname()[0]):
+            raise InvalidInput(f"--dev lets anyone in, so it listens on loopback only, not on {settings.host}")
         service = await Service.open(settings)
         try:
             if not dev and not await service.access.list(None):
@@ -77,7 +79,7 @@ async def _serve(service: Service, listener: socket.socket, dev: bool) -> None:
     config = uvicorn.Config(
         make_app(service, closing, dev=dev),
         http=InterimProtocol,
-        ws="websockets-sansio",
+        ws=BoundedSocketProtocol,
         ws_max_size=MAX_PREVIEW_MESSAGE_BYTES,
         ws_ping_interval=PING_EVERY_S,
         ws_ping_timeout=SILENT_S,

@@ -10,6 +10,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from belljar.errors import InvalidInput
 from belljar.server.answers import STALLED_S
+from belljar.server.asking import parse_json
 
 # Each is held in memory as a whole. Those of previews belong to others, who may want larger ones.
 MAX_MESSAGE_BYTES, MAX_PREVIEW_MESSAGE_BYTES = 1024 * 1024, 16 * 1024 * 1024
@@ -37,7 +38,7 @@ async def receive(socket: WebSocket) -> bytes | dict[str, Any]:
 
 def parse(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except (ValueError, RecursionError):
         raise InvalidInput("a text message must be a JSON object, and this one is not JSON") from None
     if not isinstance(value, dict):

@@ -14,6 +14,7 @@ from belljar.server.answers import answer
 from belljar.server.closing import Closing, during
 from belljar.server.logbook import REQUEST_ID
 from belljar.server.metrics import Metrics
+from belljar.server.underway import Underway
 
 log = logging.getLogger(__name__)
 
@@ -26,10 +27,11 @@ GONE = 499
 class Watched:
     """The outermost part of the application."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, closing: Closing) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, closing: Closing, underway: Underway) -> None:
         self._app = app
         self._metrics = metrics
         self._closing = closing
+        self._underway = underway
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -37,7 +39,7 @@ class Watched:
             return
         watch = _Watch(scope, receive, send)
         marked = REQUEST_ID.set(watch.id)
-        self._metrics.under_way += 1
+        self._underway.add(scope)
         try:
             with during(self._closing):
                 await self._app(scope, watch.receive, watch.send)
@@ -48,7 +50,7 @@ class Watched:
                 broken = {"error": "internal error; the server's log has the details", "code": "internal"}
                 await answer(broken, 500)(scope, receive, watch.send)
         finally:
-            self._metrics.under_way -= 1
+            self._underway.discard(scope)
             self._finish(watch)
             REQUEST_ID.reset(marked)
 
@@ -113,6 +115,7 @@ class _Watch:
             "token": getattr(caller, "token", None),
             "sandbox": self.scope.get("path_params", {}).get("id"),
             "code": self.scope.get("problem"),
+            "reason": self.scope.get("reason"),
             "client": client[0] if client else None,
         }
         return {name: value for name, value in facts.items() if value is not None}

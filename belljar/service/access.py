@@ -8,6 +8,7 @@ import hashlib
 import re
 import secrets
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from belljar.errors import InvalidInput, NotFound, Unauthorized
@@ -56,6 +57,10 @@ class Access:
         if record is None or (record.expires_at is not None and record.expires_at <= time.time()):
             raise Unauthorized("the token is not valid: it is unknown, revoked or expired")
         return Caller(record.workspace, record.admin, record.prefix, record.label)
+
+    async def still_good(self, prefixes: Collection[str]) -> set[str]:
+        """Those of the prefixes whose tokens are neither revoked nor expired."""
+        return await asyncio.to_thread(self._tokens.good, prefixes, time.time())
 
     async def list(self, workspace: str | None) -> builtins.list[TokenRecord]:
         return await asyncio.to_thread(self._tokens.list, workspace)

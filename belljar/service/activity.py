@@ -22,6 +22,7 @@ class _Record:
     uses: Counter[Use] = field(default_factory=Counter)
     last: float = field(default_factory=time.monotonic)
     work: str | None = None
+    sleep: str | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -65,6 +66,14 @@ class Activity:
         """Whether the guest was working when it was last looked at."""
         record = self._records.get(sandbox_id)
         return record is not None and record.work is not None
+
+    def note_sleep(self, sandbox_id: str, reason: str) -> None:
+        """Why it is put to sleep, before it is: the event that tells it comes a moment later than the sleep."""
+        self._record(sandbox_id).sleep = reason
+
+    def sleep_reason(self, sandbox_id: str) -> str | None:
+        record = self._records.get(sandbox_id)
+        return record.sleep if record else None
 
     def idle_s(self, sandbox_id: str) -> float:
         record = self._records.get(sandbox_id)

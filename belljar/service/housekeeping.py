@@ -20,11 +20,13 @@ AT_ONCE = 4
 
 
 class Housekeeping:
-    """Goes round every few seconds while the service is open."""
+    """Goes round every few seconds while the service is open. `known` is what was there when it was opened."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, known: Mapping[str, SandboxRecord]) -> None:
         self._parts = parts
         self._told_dead: set[str] = set()
+        self._known = known
+        self._missed: Mapping[str, SandboxRecord] = {}
         self._few = asyncio.Semaphore(AT_ONCE)
 
     async def run(self) -> None:
@@ -42,6 +44,7 @@ class Housekeeping:
         await self.tell_swept(before, await self._parts.fleet.sweep())
         now = await self._records()
         await self._tell_dead(now)
+        await self._tell_gone(now)
         self._parts.activity.keep(now.keys())
         self._parts.logs.keep(now.keys())
         sleepers = [record for record in now.values() if record.persistent and record.state == "running"]
@@ -59,6 +62,16 @@ class Housekeeping:
             if not await self._parts.journal.tells(sandbox_id, "sandbox.died"):
                 await self._parts.journal.note(dead[sandbox_id], "sandbox.died", reason=dead[sandbox_id].reason)
         self._told_dead = set(dead)
+
+    async def _tell_gone(self, now: Mapping[str, SandboxRecord]) -> None:
+        """Of those that others have ended, the command line for one. Calls of this server tell of theirs by themselves: they get
+        the time of one round for it."""
+        journal = self._parts.journal
+        for sandbox_id, record in self._missed.items():
+            if await journal.tells(sandbox_id, "sandbox.created") and not await journal.tells(sandbox_id, "sandbox.deleted"):
+                await journal.note(record, "sandbox.deleted", reason="another program ended it")
+        self._missed = {sandbox_id: record for sandbox_id, record in self._known.items() if sandbox_id not in now}
+        self._known = now
 
     async def _hibernate_idle(self, record: SandboxRecord) -> None:
         try:

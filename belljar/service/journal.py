@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import Any
 
 from belljar.store.db import SandboxRecord
@@ -27,10 +27,14 @@ class Journal:
         self._written = asyncio.Event()
 
     async def note(self, record: SandboxRecord, kind: str, **payload: Any) -> None:
-        await asyncio.to_thread(self._events.add, record.workspace, record.id, kind, payload)
+        await self.note_of(record.workspace, record.id, kind, **payload)
+
+    async def note_of(self, workspace: str, sandbox_id: str, kind: str, **payload: Any) -> None:
+        """The same for one that has no record any more."""
+        await asyncio.to_thread(self._events.add, workspace, sandbox_id, kind, payload)
         self.counts[kind] += 1
         told = {name: value for name, value in payload.items() if value is not None}
-        log.info("%s", kind, extra={"fields": {"sandbox": record.id, "workspace": record.workspace, **told}})
+        log.info("%s", kind, extra={"fields": {"sandbox": sandbox_id, "workspace": workspace, **told}})
         self._written.set()
         self._written = asyncio.Event()
 
@@ -39,23 +43,43 @@ class Journal:
         found = await asyncio.to_thread(self._events.of_sandbox, sandbox_id, last=1)
         return any(event.workspace == workspace for event in found)
 
+    async def unended(self) -> list[tuple[str, str]]:
+        return await asyncio.to_thread(self._events.unended)
+
+    async def last_of(self, kinds: Collection[str]) -> dict[str, str]:
+        return await asyncio.to_thread(self._events.last_of, kinds)
+
     async def tells(self, sandbox_id: str, kind: str) -> bool:
         return await asyncio.to_thread(self._events.has, sandbox_id, kind)
 
     async def read(self, workspace: str, sandbox_id: str | None, *, after: int = 0, last: int = BATCH) -> list[EventRecord]:
+        """The last events that came after number `after`, oldest first."""
         if sandbox_id is None:
             return await asyncio.to_thread(self._events.of_workspace, workspace, after=after, last=last)
         return await asyncio.to_thread(self._events.of_sandbox, sandbox_id, after=after, last=last)
 
-    async def follow(self, workspace: str, sandbox_id: str | None, after: int, last: int) -> AsyncIterator[EventRecord | None]:
-        """The last events, and then every new one. None is yielded when for a while there was none."""
+    async def read_on(self, workspace: str, sandbox_id: str | None, after: int) -> list[EventRecord]:
+        """The first events after number `after`, at most BATCH: whoever asks again after the last of them misses none."""
+        if sandbox_id is None:
+            return await asyncio.to_thread(self._events.next_of_workspace, workspace, after=after, most=BATCH)
+        return await asyncio.to_thread(self._events.next_of_sandbox, sandbox_id, after=after, most=BATCH)
+
+    async def follow(
+        self, workspace: str, sandbox_id: str | None, after: int | None, last: int
+    ) -> AsyncIterator[EventRecord | None]:
+        """Every event after number `after`, or the last ones if it is None, and then every new one. None is yielded when for a
+        while there was none."""
+        if after is None:
+            after = await asyncio.to_thread(self._events.newest)
+            for event in await self.read(workspace, sandbox_id, last=last):
+                after = max(after, event.seq)
+                yield event
         while True:
             written = self._written
-            found = await self.read(workspace, sandbox_id, after=after, last=last)
+            found = await self.read_on(workspace, sandbox_id, after)
             for event in found:
                 after = event.seq
                 yield event
-            last = BATCH
             if not found:
                 try:
                     await asyncio.wait_for(written.wait(), LOOK_EVERY_S)

@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 # A guest that does not answer within this time is busy, whatever with.
 ASK_DEADLINE_S = 15.0
 LAST_EVENTS = 20
+ASKED_FOR = "it was asked for"
 
 
 @dataclass(frozen=True)
@@ -85,10 +86,11 @@ async def hibernate_idle(workspace: Workspace, sandbox_id: str) -> bool:
         idle_s = activity.idle_s(sandbox_id)
         if not is_due(record):
             return False
-        sandbox = workspace.handle(record)
+        sandbox, reason = workspace.handle(record), f"not used for {idle_s:.0f} s"
         await catch_up(workspace.parts.logs, sandbox)
+        activity.note_sleep(sandbox_id, reason)
         await sandbox.hibernate()
-    await workspace.parts.journal.note(record, "sandbox.hibernated", reason=f"not used for {idle_s:.0f} s")
+    await workspace.parts.journal.note(record, "sandbox.hibernated", reason=reason)
     return True
 
 
@@ -135,5 +137,7 @@ async def _reason(workspace: Workspace, record: SandboxRecord, kept_awake: str |
     if record.state == "hibernated":
         for event in reversed(await workspace.parts.journal.read(workspace.name, record.id, last=LAST_EVENTS)):
             if event.type == "sandbox.hibernated":
-                return str(event.payload.get("reason") or "it was asked for")
-    return record.reason or "it was asked for"
+                return str(event.payload.get("reason") or ASKED_FOR)
+            if event.type in ("sandbox.woken", "sandbox.created"):
+                return workspace.parts.activity.sleep_reason(record.id) or ASKED_FOR
+    return record.reason or ASKED_FOR

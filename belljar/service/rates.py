@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from belljar.errors import RateLimited
 from belljar.service.quotas import Limits
 
+# A rate may be so low that the time to the next request is no number any more.
+LONGEST_S = 86400.0
+
 
 @dataclass
 class _Bucket:
@@ -36,6 +39,6 @@ class Rates:
         if bucket.tokens < 1:
             raise RateLimited(
                 f"rate limit reached: {limits.rate_per_s:g} requests per second, {limits.rate_burst} at once; slow down",
-                retry_after_s=max(1, math.ceil((1 - bucket.tokens) / limits.rate_per_s)),
+                retry_after_s=max(1, math.ceil(min((1 - bucket.tokens) / limits.rate_per_s, LONGEST_S))),
             )
         bucket.tokens -= 1

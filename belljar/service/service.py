@@ -8,6 +8,7 @@ from belljar.errors import TemplateNotFound
 from belljar.fleet.sandboxes import Fleet
 from belljar.service.access import Access
 from belljar.service.activity import Activity
+from belljar.service.amending import amend_journal
 from belljar.service.denials import Denials
 from belljar.service.egress import attach_all
 from belljar.service.housekeeping import Housekeeping
@@ -54,8 +55,9 @@ class Service:
         await quotas.load()
         previews = Previews(parts, SharedPorts(records.database), Links(key))
         service = cls(parts, Access(Tokens(records.database)), previews)
-        housekeeping = Housekeeping(parts)
+        housekeeping = Housekeeping(parts, before)
         await housekeeping.tell_swept(before, fleet.swept)
+        await amend_journal(parts)
         denials = Denials(parts.journal, records)
         fleet.watch_denials(denials.take)
         service._tasks.append(asyncio.create_task(housekeeping.run(), name="housekeeping"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
+import secrets
 from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import suppress
 
@@ -64,19 +65,41 @@ async def pack(workspace: Workspace, sandbox_id: str, path: str, user: str | Non
 async def unpack(
     workspace: Workspace, sandbox_id: str, path: str, pieces: AsyncIterable[bytes], user: str | None = None
 ) -> None:
-    """An archive into a folder, which is made if it is not there. A failure leaves what was unpacked until then."""
+    """An archive into a folder. One that is not there appears when all of it was unpacked, or not at all. Into one that is there
+    the archive is merged, and a failure leaves what was unpacked until then: only the guest's programs know what they replaced."""
     async with workspace.guest(sandbox_id) as sandbox:
-        await sandbox.files.mkdir(path, user=user)
-        words = bytearray()
-        async with await _tar(sandbox, ["-C", path, "--no-same-owner", "-xf", "-"], user, stdin=True) as process:
-            reading = asyncio.create_task(_listen(process, words))
-            try:
-                await _feed(process, pieces, reading)
-                ended = await reading
-            finally:
-                reading.cancel()
-                await asyncio.wait([reading])
-            _judge(ended, words, 0)
+        place = _beside(path) if not await sandbox.files.exists(path, user=user) else None
+        if place is None:
+            await sandbox.files.mkdir(path, user=user)
+            await _unpack_into(sandbox, path, pieces, user)
+            return
+        await sandbox.files.mkdir(place, user=user)
+        try:
+            await _unpack_into(sandbox, place, pieces, user)
+            await sandbox.files.move(place, path.rstrip("/"), user=user)
+        except BaseException:
+            with suppress(BelljarError):
+                await sandbox.files.remove(place, recursive=True, user=user)
+            raise
+
+
+def _beside(path: str) -> str | None:
+    """A new name in the same folder; None for a path that names no entry of a folder."""
+    folder, name = posixpath.split(path.rstrip("/"))
+    return posixpath.join(folder, f".{name[:40]}.{secrets.token_hex(6)}.part") if name not in ("", ".", "..") else None
+
+
+async def _unpack_into(sandbox: Sandbox, folder: str, pieces: AsyncIterable[bytes], user: str | None) -> None:
+    words = bytearray()
+    async with await _tar(sandbox, ["-C", folder, "--no-same-owner", "-xf", "-"], user, stdin=True) as process:
+        reading = asyncio.create_task(_listen(process, words))
+        try:
+            await _feed(process, pieces, reading)
+            ended = await reading
+        finally:
+            reading.cancel()
+            await asyncio.wait([reading])
+        _judge(ended, words, 0)
 
 
 async def _tar(sandbox: Sandbox, arguments: list[str], user: str | None, *, stdin: bool) -> Process:

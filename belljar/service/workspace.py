@@ -98,7 +98,7 @@ class Workspace:
         self, metadata: Mapping[str, str] | None = None, *, state: str | None = None, page: Page | None = None
     ) -> builtins.list[SandboxRecord]:
         """Oldest first; those that carry all of `metadata`, and are in that state."""
-        states = VISIBLE if state is None else (state,)
+        states = [each for each in VISIBLE if state in (None, each)]
         return await asyncio.to_thread(
             self.parts.records.list_sandboxes,
             metadata=check_metadata(metadata),
@@ -116,6 +116,8 @@ class Workspace:
             if await self.parts.journal.had(self.name, sandbox_id):
                 return
             raise
+        if record.state == "dead" and not await self.parts.journal.tells(sandbox_id, "sandbox.died"):
+            await self.parts.journal.note(record, "sandbox.died", reason=record.reason)  # before the next round could tell it
         await self.parts.journal.note(record, "sandbox.deleted", reason=reason)
 
     # -- using one ----------------------------------------------------------------------------------------------------------
@@ -187,6 +189,7 @@ class Workspace:
             sandbox = self.handle(before)
             if move == "hibernate" and before.state == "running":
                 await catch_up(self.parts.logs, sandbox)
+                self.parts.activity.note_sleep(sandbox_id, payload["reason"])
             await getattr(sandbox, move)()
             after = await self.get(sandbox_id)
         if after.state != before.state:
@@ -244,12 +247,14 @@ class Workspace:
         await self.get_snapshot(snapshot_id)
         await self.parts.fleet.remove_snapshot(snapshot_id)
 
-    async def events(self, sandbox_id: str | None = None, *, after: int = 0, last: int = 1000) -> builtins.list[EventRecord]:
-        """What happened to one sandbox, or to all; also of one that is gone."""
+    async def events(self, sandbox_id: str | None = None, *, after: int = 0, last: int | None = None) -> builtins.list[EventRecord]:
+        """What happened to one sandbox, or to all; also of one that is gone. Without `last`, the next ones after `after`."""
         await self.check_known(sandbox_id)
+        if last is None:
+            return await self.parts.journal.read_on(self.name, sandbox_id, after)
         return await self.parts.journal.read(self.name, sandbox_id, after=after, last=last)
 
-    def follow(self, sandbox_id: str | None, after: int, last: int) -> AsyncIterator[EventRecord | None]:
+    def follow(self, sandbox_id: str | None, after: int | None, last: int) -> AsyncIterator[EventRecord | None]:
         return self.parts.journal.follow(self.name, sandbox_id, after, last)
 
     async def check_known(self, sandbox_id: str | None) -> None:

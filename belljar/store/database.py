@@ -69,6 +69,12 @@ class Database:
             "Belljar then starts with empty records, and `belljar gc` removes what they no longer name"
         )
 
+    def damaged_row(self, table: str, name: str, error: Exception) -> HostSetup:
+        return HostSetup(
+            f"the record of {name} in {self._path} is damaged ({error}); repair it in the table {table}, or delete it there: "
+            "what it stands for is then removed, and all others are as they were"
+        )
+
     def _migrate(self) -> None:
         with self.write(durable=True) as db:
             # Asked inside the transaction: another process may have been migrating the same new file a moment ago.
@@ -78,7 +84,8 @@ class Database:
             for statements in MIGRATIONS[version:]:
                 for statement in statements:
                     db.execute(statement)
-            db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+            if version < len(MIGRATIONS):  # else nothing is written: the disk may be full
+                db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -96,6 +103,9 @@ class Database:
                 raise HostError(f"{self._path} was locked by another process for {BUSY_TIMEOUT_S:.0f} s; try again") from error
             if primary in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
                 raise HostSetup(f"cannot use {self._path}: {error}; check that the file and its folder are yours") from error
+            if primary == sqlite3.SQLITE_IOERR:
+                # No word of damage: a full disk looks like this too, and who moved the file away then would lose everything.
+                raise HostError(f"cannot read or write {self._path}: {error}; its disk is full, or failing") from error
             raise self.damaged(error) from error
 
 

@@ -97,7 +97,8 @@ class Records:
         self.database.close()
 
     def probe(self) -> None:
-        """Raises if nothing can be written."""
+        """Raises if nothing can be written, or a record cannot be read."""
+        self.list_sandboxes()
         with self.database.write() as db:
             db.execute(f"PRAGMA user_version = {db.execute('PRAGMA user_version').fetchone()[0]}")
 
@@ -229,7 +230,8 @@ class Records:
         try:
             return kind(**{name: _from_column(name, row[name]) for name in row.keys()})  # noqa: SIM118 (Row iterates values)
         except ValueError as error:
-            raise self.database.damaged(error) from error
+            table = "sandboxes" if kind is SandboxRecord else "snapshots"
+            raise self.database.damaged_row(table, row["id"], error) from error
 
 
 def _to_column(name: str, value: Any) -> Any:

@@ -22,7 +22,7 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from belljar.errors import InvalidInput
+from belljar.errors import HostSetup, InvalidInput
 
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 
@@ -127,6 +127,13 @@ class Layout:
 
     def prepare(self) -> None:
         """Create the directories. Only the owner may look inside: memory files hold what users computed."""
+        try:
+            self._prepare()
+        except OSError as problem:
+            what = f"cannot use {self.home} as a home: {problem.strerror}"
+            raise HostSetup(f"{what}; check that it is yours and can be written to") from problem
+
+    def _prepare(self) -> None:
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
         for directory in (
             self.kernels,

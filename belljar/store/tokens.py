@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from belljar.errors import AlreadyExists
@@ -41,6 +42,12 @@ class Tokens:
     def find(self, digest: str) -> TokenRecord | None:
         rows = self._database.select("SELECT * FROM tokens WHERE hash = ?", key(digest))
         return _parse(rows[0]) if rows else None
+
+    def good(self, prefixes: Collection[str], now: float) -> set[str]:
+        """Those of the prefixes that belong to a token which is good at that time."""
+        places = ", ".join("?" * len(prefixes))
+        query = f"SELECT prefix FROM tokens WHERE prefix IN ({places}) AND (expires_at IS NULL OR expires_at > ?)"
+        return {row[0] for row in self._database.select(query, *prefixes, now)}
 
     def list(self, workspace: str | None = None) -> list[TokenRecord]:
         """Oldest first; of one workspace, or all."""

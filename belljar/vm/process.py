@@ -39,6 +39,9 @@ def start_time(pid: int) -> int | None:
         return None
     return None if after_name[0] in "ZX" else int(after_name[19])
 
+# QEMU says it of every device state that it loads. As the last words of one that was killed it would be taken for the reason.
+SAID_BY_ALL = "Expected vmdescription section, but got 0"
+
 
 def find_vmms(log_name: str, folders: Path) -> dict[str, list[Identity]]:
     """Processes by the folder whose log they write to. It also finds those that nobody had the time to write down.
@@ -206,6 +209,7 @@ def tail(log: Path, limit: int = 2000) -> str:
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - limit))
-            return file.read().decode(errors="replace").strip() or "(nothing was logged)"
+            lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return "(no log)"
+    return "\n".join(line for line in lines if SAID_BY_ALL not in line).strip() or "(nothing was logged)"

@@ -312,6 +312,25 @@ async def test_an_expired_sandbox_ends_even_if_nobody_was_there_when_its_time_ra
         assert start_time(pid) is None
 
 
+async def test_nobody_starts_from_the_memory_that_a_sleeper_woke_with(own_settings: Settings) -> None:
+    """A new process takes a template's memory from a live machine if it can: from one that runs on the template's own."""
+    with borrowed_home(own_settings) as home:
+        settings = replace(own_settings, home=home)
+        async with await Fleet.open(settings, maintain=False) as first:
+            sleeper = await first.create()
+            await sleeper.run_code("secret = 'of the sleeper'")
+            await sleeper.hibernate()
+            await sleeper.wake()
+        async with await Fleet.open(settings, maintain=False) as later:
+            try:
+                fresh = await later.create()
+                assert (await fresh.run_code("'secret' in globals()")).text == "False"
+                assert (await (await later.get(sleeper.id)).run_code("secret")).text == "'of the sleeper'"
+            finally:
+                for record in await later.list():
+                    await later.kill(record.id)
+
+
 async def test_a_damaged_database_says_what_to_do(tmp_path: Path) -> None:
     from belljar.errors import HostSetup
     from belljar.store.db import Records
@@ -361,6 +380,24 @@ async def test_a_lock_is_released_with_its_holder(tmp_path: Path) -> None:
     began = time.monotonic()
     os.close(take_lock(tmp_path))
     assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize("age_s", [3600.0, -3600.0])
+async def test_an_interrupted_start_is_removed_also_if_the_clock_was_set_back_since(tmp_path: Path, age_s: float) -> None:
+    layout = Layout(tmp_path)
+    layout.prepare()
+    records = Records(layout.database)
+    start = SandboxRecord("sb", "base", "d", "creating", time.time() - age_s, vcpus=1, memory_mib=1, disk_mib=1)
+    erased: list[str] = []
+
+    async def erase(sandbox_id: str) -> None:
+        erased.append(sandbox_id)
+
+    context: Any = SimpleNamespace(records=records, layout=layout)
+    undertaker: Any = SimpleNamespace(erase=erase)
+    await recovery._sweep_record(context, undertaker, records.insert_sandbox(start), recovery.SweepReport(), False)
+    records.close()
+    assert erased == ["sb"]
 
 
 @pytest.mark.parametrize(

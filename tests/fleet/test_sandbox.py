@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from belljar.errors import InvalidInput, SandboxGone, SandboxNotFound, SnapshotMismatch, WrongState
+from belljar.errors import HostDiskShort, InvalidInput, SandboxGone, SandboxNotFound, SnapshotMismatch, WrongState
 from belljar.fleet import waking
 from belljar.fleet.launching import enliven
 from belljar.fleet.sandbox import Sandbox
@@ -309,3 +310,32 @@ async def test_a_fork_that_is_called_off_leaves_no_child(
         await forking
     assert {record.id for record in await fleet.list()} == before, "a child that was faster than the others was left behind"
     assert await said(sandbox, "echo well") == "well"
+
+
+async def test_on_a_full_disk_a_pause_fails_whole_and_an_end_makes_room(
+    create: CreateSandbox, fleet: Fleet, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = await create()
+    snapshot = await sandbox.snapshot()
+    records = fleet._context.records
+
+    def taking_nothing(name: str, made_room: Path) -> None:
+        method = getattr(records, name)
+
+        def call(*values: object, **options: object) -> object:
+            if made_room.exists():
+                raise HostDiskShort("no space left")
+            return method(*values, **options)
+
+        monkeypatch.setattr(records, name, call)
+
+    taking_nothing("update_sandbox", settings.home / "sandboxes" / sandbox.id)
+    taking_nothing("delete_sandbox", settings.home / "sandboxes" / sandbox.id)
+    taking_nothing("delete_snapshot", settings.home / "snapshots" / snapshot.id)
+    with pytest.raises(HostDiskShort):
+        await sandbox.pause()
+    assert await said(sandbox, "echo runs on") == "runs on"
+    await fleet.remove_snapshot(snapshot.id)
+    assert snapshot.id not in {record.id for record in await fleet.snapshots()}
+    await sandbox.kill()
+    assert sandbox.id not in {record.id for record in await fleet.list()}

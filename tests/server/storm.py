@@ -20,10 +20,10 @@ from tests.server.conftest import Server
 ASK_S = 120
 # A server that was killed is back long before this many tries.
 RECONNECTS = 600
-# What may be said of a sandbox whose machine was killed.
-OF_THE_DEAD = {"sandbox_gone"}
-# What may be said of any start: its own machine was killed, or there is no room for it now.
-OF_A_START = {"start_failed", "host_busy", "host_memory_short", "host_disk_short"}
+# What may be said of a sandbox whose machine was killed; the last of one that was just being woken.
+OF_THE_DEAD = {"sandbox_gone", "start_failed"}
+# What may be said of any start, a wake included: there is no room for it now.
+NO_ROOM = {"host_busy", "host_memory_short", "host_disk_short"}
 TELLTALE = ("errno", "traceback", "/sandboxes/sb-", "/tmp/tests-", "no such file")
 
 
@@ -121,7 +121,10 @@ class User:
         self._expect(parent, f"{word} {parent}")
         self._read(child, word[::-1])
         self._read(parent, word)
+        self._again("POST", f"/v1/sandboxes/{parent}/hibernate", parent)
+        self._read(parent, word)  # which wakes it
         self._cell(parent, context, "print(word)", f"{word}\n")
+        self._restore(child, word[::-1], known)
         found = self._again("GET", f"/v1/sandboxes/{child}", child).json()
         if found["metadata"].get("fork_parent_id") != parent or found["metadata"].get("user") != str(self._number):
             self._storm.blame(f"{child} says of itself {found}, and is a child of {parent}")
@@ -148,6 +151,14 @@ class User:
         found = self._again("POST", f"/v1/sandboxes/{sandbox_id}/exec", sandbox_id, json=body).json()
         if found["stdout"] != f"{wanted}\n" or found["exit_code"]:
             self._storm.blame(f"{sandbox_id} said {found}, and {wanted!r} was due")
+
+    def _restore(self, sandbox_id: str, content: str, known: list[str]) -> None:
+        """A sandbox from a snapshot of another holds what that one held."""
+        taken = str(self._call("POST", f"/v1/sandboxes/{sandbox_id}/snapshots", sandbox_id).json()["id"])
+        try:
+            self._read(self._start("/v1/sandboxes", {"from_snapshot": taken, "ttl_seconds": 900}, known), content)
+        finally:
+            self._again("DELETE", f"/v1/snapshots/{taken}", None, gone=True)
 
     def _cell(self, sandbox_id: str, context: str, code: str, wanted: str) -> None:
         body = {"code": code, "timeout_ms": 60_000}
@@ -212,6 +223,7 @@ class User:
         if any(words in message.lower() for words in TELLTALE):
             self._storm.blame(f"{said}, which tells of the server's inside")
         caused = code in OF_THE_DEAD and about in self._storm.killed
-        if not caused and not (code in OF_A_START and method == "POST" and path.endswith(("/sandboxes", "/fork"))):
+        fresh = code == "start_failed" and method == "POST" and path.endswith(("/sandboxes", "/fork"))
+        if not caused and not fresh and code not in NO_ROOM:
             self._storm.blame(f"{said}, and nothing was done to it")
         return code

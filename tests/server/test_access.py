@@ -81,6 +81,7 @@ def test_another_workspaces_sandbox_answers_as_one_that_does_not_exist(api: Api,
         nobodys = other(method, f"/v1/sandboxes/{unknown}{path}", json=body)
         assert theirs.status_code == nobodys.status_code == 404, path
         assert theirs.text == nobodys.text.replace(unknown, box.id), path
+        assert list(theirs.headers) == list(nobodys.headers), path
     for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/processes"), ("POST", "/pause"), ("POST", "/connect")):
         body = {"cmd": "true"} if path == "/processes" else None
         assert other(method, f"/sandboxes/{box.id}{path}", json=body).status_code == 404

@@ -178,6 +178,24 @@ def test_trees_that_fail_say_why(api: Api, at: str, folder: str) -> None:
     assert unpacked(api("GET", f"{at}/tree?path={folder}/hidden/x&user=root").content) == {"x": b"x"}
 
 
+def test_a_new_folder_is_there_with_all_of_its_tree_or_not_at_all(api: Api, at: str, folder: str) -> None:
+    def names(path: str) -> list[str]:
+        return sorted(entry["name"] for entry in api("GET", f"{at}/dir?path={path}").json()["entries"])
+
+    api("POST", f"{at}/mkdir", json={"path": f"{folder}/there"})
+    files = archive(a=b"x" * 5000, b=b"y" * 5000)
+    for path in (f"{folder}/new", f"{folder}/new/", f"{folder}/there"):
+        assert api("PUT", f"{at}/tree?path={path}", data=files[:8000]).json()["code"] == "invalid_input"
+    assert names(folder) == ["there"], "a failure has left something"
+    assert names(f"{folder}/there") != [], "into a folder that is there, what came is unpacked as it comes"
+    for path in (f"{folder}/new", f"{folder}/new2/", f"{folder}/deep/er/new", f"{folder}/there"):
+        assert api("PUT", f"{at}/tree?path={path}", data=files).status_code == 200
+        assert names(path) == ["a", "b"]
+    assert names(folder) == ["deep", "new", "new2", "there"]
+    owner = api("GET", f"{at}/stat?path={folder}/new").json()
+    assert (owner["owner"], owner["permissions"]) == ("user", "0755")
+
+
 def test_a_sandbox_without_tar_says_so(api: Api, make: Any) -> None:
     bare = make()
     assert bare.exec("sudo rm /bin/tar /usr/bin/tar; ! command -v tar").exit_code == 0

@@ -198,6 +198,10 @@ def test_commands_are_cancelled_limited_and_refused_one_by_one(api: Api, at: str
         line.send(json.dumps({"id": "b", "cmd": "sleep 64", "timeout_seconds": 0.2}))
         limited = told(line)
         assert limited["id"] == "b" and "timeout" in limited["error"]
+        for text in ("no json", "[]", '{"id": NaN, "cmd": "true"}', '{"id": "c", "id": "d", "cmd": "true"}', '{"id": "\\ud800"}'):
+            line.send(text)
+            refused = told(line)
+            assert refused["code"] == "invalid_input" and refused["id"] is None, text
         for bad in ({"id": "c"}, {"cmd": "true"}, {"id": "c", "cmd": 7}, {"id": "c", "cmd": "a", "x": 1}, {"id": [], "cmd": "a"}):
             line.send(json.dumps(bad))
             assert told(line)["code"] == "invalid_input"

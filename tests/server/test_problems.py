@@ -8,9 +8,10 @@ from collections.abc import AsyncGenerator
 import pytest
 from starlette.exceptions import HTTPException
 
-from belljar.errors import BY_CODE, HostError, InvalidInput
+from belljar.errors import BY_CODE, DiskFull, HostError, InvalidInput, RateLimited, StartFailed
 from belljar.server.answers import sse, with_pauses
-from belljar.server.problems import WARM_UP_WORDS, problem_of
+from belljar.server.pandastack.dialect import render
+from belljar.server.problems import WARM_UP_WORDS, problem_of, respond
 
 
 @pytest.mark.parametrize("words", WARM_UP_WORDS)
@@ -27,6 +28,21 @@ def test_every_error_has_a_message_and_its_own_status() -> None:
     assert problem_of(ValueError("secret"), "GET", "/").status == 500
     assert "secret" not in problem_of(ValueError("secret"), "GET", "/").message
     assert problem_of(HTTPException(404), "GET", "/x").message == "there is no route GET /x"
+
+
+def test_a_wait_is_never_shortened_to_almost_nothing() -> None:
+    assert problem_of(RateLimited("", retry_after_s=7), "GET", "/").retry_after_s == 7
+    assert problem_of(RateLimited("", retry_after_s=10**9), "GET", "/").retry_after_s == 3600
+    assert problem_of(RateLimited(""), "GET", "/").retry_after_s == 1
+
+
+def test_the_log_learns_what_is_wrong_with_the_host_and_not_what_callers_did() -> None:
+    scope: dict[str, object] = {}
+    respond(scope, problem_of(StartFailed("QEMU ended: out of memory"), "POST", "/"), render)
+    assert scope == {"problem": "start_failed", "reason": "QEMU ended: out of memory"}
+    scope.clear()
+    respond(scope, problem_of(DiskFull("no space left for /home/user/private name"), "PUT", "/"), render)
+    assert scope == {"problem": "disk_full"}
 
 
 def test_the_servers_own_folder_is_not_told() -> None:
@@ -59,3 +75,4 @@ async def test_pauses_are_told_and_the_source_is_closed() -> None:
 
 def test_an_event_is_one_line_of_data_whatever_it_holds() -> None:
     assert sse("stdout", {"chunk": "a\r\nb\u2028\x85"}) == b'event: stdout\ndata: {"chunk": "a\\r\\nb\\u2028\\u0085"}\n\n'
+    assert sse("event", {}, 7) == b"id: 7\nevent: event\ndata: {}\n\n"

@@ -88,6 +88,8 @@ REFUSED = {
     "a hundred thousand lists": (body(b'{"label": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"), 400),
     "a number of a thousand digits": (body(b'{"label": "x", "expires_in_days": ' + b"9" * 1000 + b"}"), 400),
     "a number without end": (body(b'{"label": "x", "expires_in_days": 1e999}'), 400),
+    "a packed body": (body(b"{}", "Content-Encoding: gzip\r\n"), 415),
+    "a second token": (head("GET /v1/me", "Authorization: Bearer pds_0\r\n"), 400),
     "another's word in the log": (head("GET /v1/sandboxes/x%1b[2J%0d%0aroot:"), 400),
 }
 

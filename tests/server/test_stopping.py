@@ -38,6 +38,12 @@ def test_a_second_server_is_refused_and_says_who_is_first(server: Server, settin
     assert f"process {server.process.pid} at {server.url}" in second.stderr and len(second.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "0", "::"])
+def test_without_tokens_it_listens_on_loopback_only(own_home: Path, host: str) -> None:
+    refused = belljar(own_home, "serve", "--port", "0", "--dev", "--host", host)
+    assert refused.returncode != 0 and refused.stdout == "" and "loopback only" in refused.stderr, refused
+
+
 def test_a_server_that_was_killed_leaves_no_lock(own_home: Path) -> None:
     server = Server(own_home)
     server.stop(signal.SIGKILL)

@@ -27,6 +27,7 @@ from starlette.routing import Route
 from belljar.server.closing import Closing
 from belljar.server.logbook import MAX_WAITING, dropped_records, logging_to
 from belljar.server.metrics import Metrics
+from belljar.server.underway import Underway
 from belljar.server.watching import Watched
 from tests.server.conftest import Api, Server, eventually
 
@@ -153,7 +154,7 @@ async def test_what_nobody_expected_is_logged_with_its_request() -> None:
 
         return StreamingResponse(pieces())
 
-    watched = Middleware(Watched, metrics=Metrics(), closing=Closing())
+    watched = Middleware(Watched, metrics=Metrics(), closing=Closing(), underway=Underway())
     app = Starlette(routes=[Route("/boom/{id}", boom), Route("/late", late)], middleware=[watched])
     written = io.StringIO()
     transport = httpx.ASGITransport(app, raise_app_exceptions=True)  # what came through would be logged once more by the server

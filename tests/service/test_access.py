@@ -50,3 +50,13 @@ async def test_bad_wishes_make_no_token(access: Access) -> None:
     assert await access.list(None) == []
     with pytest.raises(NotFound):
         await access.revoke("pds_00000000", None)
+
+
+async def test_of_open_connections_only_those_with_a_good_token_stay(access: Access, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [(await access.mint(label, days=days))[1] for label, days in (("ever", None), ("a day", 1), ("revoked", None))]
+    await access.revoke(records[2].prefix, None)
+    prefixes = {record.prefix for record in records}
+    assert await access.still_good(prefixes) == {records[0].prefix, records[1].prefix}
+    later = time.time() + 86401
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert await access.still_good(prefixes) == {records[0].prefix}

@@ -89,6 +89,24 @@ async def test_a_sandbox_in_use_does_not_go_to_sleep(parts: Any) -> None:
     assert not await lifecycle.hibernate_idle(workspace, "sb")
 
 
+async def test_why_it_sleeps_is_known_before_the_event_is_written(parts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace, written = Workspace(parts.parts, "w"), asyncio.Event()
+    parts.sandbox.asleep.set()
+    await parts.parts.journal.note(await workspace.get("sb"), "sandbox.hibernated", reason="an older one")
+    await parts.parts.journal.note(await workspace.get("sb"), "sandbox.woken")
+
+    async def later(self: Journal, *_: object, **__: object) -> None:
+        await written.wait()
+
+    monkeypatch.setattr(Journal, "note", later)
+    falling_asleep = asyncio.ensure_future(lifecycle.hibernate_idle(workspace, "sb"))
+    while (await workspace.get("sb")).state != "hibernated":
+        await asyncio.sleep(0.01)
+    assert (await lifecycle.show(workspace, "sb")).reason == "not used for 0 s"
+    written.set()
+    assert await falling_asleep
+
+
 CELL = SimpleNamespace(id="c1-1", state="busy", queued=0)
 QUEUE = SimpleNamespace(id="c1-1", state="starting", queued=1)
 FOREGROUND = SimpleNamespace(id="p1-1", running=True, background=False)

@@ -152,3 +152,11 @@ def test_a_bucket_gives_a_burst_and_then_the_rate() -> None:
     with pytest.raises(RateLimited) as caught:
         rates.take("w")
     assert caught.value.details["retry_after_s"] == 100
+
+
+def test_a_rate_that_is_almost_none_is_still_a_number_of_seconds() -> None:
+    rates = Rates(lambda workspace: Limits(0, 0, 0, 5e-324, 1), lambda: 0.0)
+    rates.take("w")
+    with pytest.raises(RateLimited) as limited:
+        rates.take("w")
+    assert limited.value.details["retry_after_s"] == 86400

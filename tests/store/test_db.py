@@ -176,12 +176,37 @@ def test_damage_found_later_is_reported_the_same_way(path: Path, records: Record
     records.insert_sandbox(sandbox())
     with sqlite3.connect(path) as direct:
         direct.execute("UPDATE sandboxes SET env = '[broken'")
-    with pytest.raises(HostSetup, match="backup"):
+    with pytest.raises(HostSetup, match=r"the record of a in .* is damaged"):
         records.get_sandbox("a")
     with sqlite3.connect(path) as direct:
         direct.execute("UPDATE sandboxes SET env = '[]'")
-    with pytest.raises(HostSetup, match="backup"):
-        records.list_sandboxes()
+    for look in (records.list_sandboxes, records.probe):
+        with pytest.raises(HostSetup, match="delete it there"):
+            look()
+
+
+def test_a_file_that_is_up_to_date_is_opened_without_writing_to_it(path: Path, records: Records) -> None:
+    records.insert_sandbox(sandbox())
+    before = path.with_name(f"{path.name}-wal").read_bytes()
+    again = Records(path)
+    assert path.with_name(f"{path.name}-wal").read_bytes() == before
+    again.close()
+
+
+def test_a_disk_that_takes_nothing_is_not_called_damage(path: Path) -> None:
+    """Whoever moved the file away for that would lose everything."""
+    opened = Records(path)
+    opened.insert_sandbox(sandbox())
+    opened.close()
+    code = (
+        "import resource, signal, sys; from pathlib import Path\n"
+        "from belljar.errors import BelljarError; from belljar.store.db import Records\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+        "try: Records(Path(sys.argv[1]))\n"
+        "except BelljarError as problem: print(type(problem).__name__, problem.message)"
+    )
+    said = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60)
+    assert said.stdout.startswith("HostError cannot read or write") and "away" not in said.stdout, (said.stdout, said.stderr)
 
 
 def test_a_missing_folder_or_a_folder_in_its_place_is_a_setup_error(tmp_path: Path) -> None:

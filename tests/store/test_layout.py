@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from belljar.errors import InvalidInput
+from belljar.errors import HostSetup, InvalidInput
 from belljar.store.layout import Layout
 
 LAYOUT = Layout(Path("/home/of/belljar"))
@@ -44,3 +44,9 @@ def test_prepare_creates_a_private_store_and_may_be_repeated(tmp_path: Path) -> 
     layout.prepare()
     assert layout.home.stat().st_mode & 0o777 == 0o700
     assert layout.tmp.is_dir() and layout.trees.is_dir() and layout.names.is_dir()
+
+
+def test_a_home_that_cannot_be_used_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HostSetup, match=r"cannot use .*/file/home as a home: Not a directory"):
+        Layout(tmp_path / "file" / "home").prepare()

@@ -94,3 +94,11 @@ async def test_a_jail_that_does_not_end_with_its_machine_is_a_typed_error() -> N
         for child in (machine, jail):
             child.kill()
             child.wait()
+
+
+def test_what_every_machine_says_is_no_last_word(tmp_path: Path) -> None:
+    usual = "qemu-system-x86_64: Expected vmdescription section, but got 0\n"
+    (tmp_path / "log").write_text(usual)
+    assert tail(tmp_path / "log") == "(nothing was logged)"
+    (tmp_path / "log").write_text(usual + "qemu-system-x86_64: out of memory\n")
+    assert tail(tmp_path / "log") == "qemu-system-x86_64: out of memory"

@@ -18,7 +18,7 @@ from belljar.server.auth import service_of, workspace_of
 from belljar.server.declaring import socket
 from belljar.server.operation import OF_A_GUEST
 from belljar.server.problems import problem_of
-from belljar.server.shapes import check_record, either, flag, guest_text, number, record, text, whole
+from belljar.server.shapes import check, check_record, either, flag, guest_text, number, record, text, whole
 from belljar.server.sockets import receive, send
 from belljar.service.running import Chunk, stream_command
 
@@ -46,9 +46,10 @@ async def talk(websocket: WebSocket) -> None:
         commands: Commands = {}
         try:
             while True:
-                message = await receive(websocket)
-                name = message.get("id") if isinstance(message, dict) else None
+                name = None
                 try:
+                    message = await receive(websocket)
+                    name = _name(message)
                     await _take(websocket, message, commands)
                 except BelljarError as problem:
                     await _explain(websocket, name, problem)
@@ -57,6 +58,15 @@ async def talk(websocket: WebSocket) -> None:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
+
+
+def _name(message: bytes | dict[str, Any]) -> str | int | None:
+    """The id, if it is one: what is none is not repeated to its sender."""
+    try:
+        name: str | int | None = check(message.get("id"), ID, "id") if isinstance(message, dict) else None
+        return name
+    except InvalidInput:
+        return None
 
 
 async def _take(websocket: WebSocket, message: bytes | dict[str, Any], commands: Commands) -> None:

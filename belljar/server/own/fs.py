@@ -39,7 +39,7 @@ CHANGES = events(
     change=CHANGE,
     error=answered({"error": text(), "code": text()}, "The stream broke; nothing follows."),
 )
-OF_A_TREE = (*OF_A_FILE, *OF_A_COMMAND, NotSupported)
+OF_A_TREE = (*OF_A_FILE, *OF_A_COMMAND, AlreadyExists, NotSupported)
 
 
 async def mkdir(request: Request) -> Response:
@@ -92,6 +92,10 @@ async def unpack(request: Request) -> Response:
 
 
 FS = "/sandboxes/{id}/fs"
+UNPACKING = (
+    "Names that lead out of the folder are refused. A folder that is not there appears when all of the archive was unpacked, or "
+    "not at all. Into one that is there the archive is merged; a failure then leaves what was unpacked so far."
+)
 
 ROUTES = [
     call("POST", f"{FS}/mkdir", mkdir, "Make a folder", body=MAKE, errors=(*OF_A_FILE, AlreadyExists)),
@@ -121,7 +125,7 @@ ROUTES = [
         f"{FS}/tree",
         unpack,
         "Unpack a tar archive into a folder",
-        about="The folder is made if need be. Names that lead out of it are refused. A failure leaves what was unpacked so far.",
+        about=UNPACKING,
         query=AT_PATH,
         body=raw("The archive, of any length.", TAR),
         gives=answered({"path": guest_text()}),
