@@ -74,6 +74,18 @@ async def test_a_cell_is_told_what_was_refused(box: Sandbox) -> None:
     assert (await box.run_code("1", timeout_s=60)).notes == ()
 
 
+async def hold(sandbox: Sandbox, port: int) -> str:
+    """The process of a program that has a connection and waits for what never comes.
+
+    The program itself has it: one that only the host has made yet is asked for again after a restore, and then works.
+    """
+    code = f"import socket\ns = socket.create_connection(('echo.test', {port}), 120)\nopen('/tmp/held', 'w')\nprint(s.recv(1))"
+    held = await sandbox.processes.start(["python3", "-c", code], background=True)
+    await said(sandbox, "until [ -e /tmp/held ]; do sleep 0.05; done")
+    assert sandbox.egress.counters.open == 1
+    return held.id
+
+
 async def test_children_have_policy_and_secrets_of_their_own(make: CreateSandbox, world: World, port: int, tmp_path: Path) -> None:
     api = world.web(tmp_path, world.name("api.test"))
     host = f"api.test:{api.port}"
@@ -81,14 +93,12 @@ async def test_children_have_policy_and_secrets_of_their_own(make: CreateSandbox
     parent = await make(egress=["echo.test", "api.test"], egress_secrets=secrets)
     ask = f"curl -sS -m 60 -o /dev/null -w '%{{http_code}}' https://{host}/echo"
     assert await said(parent, ask) == "200"
-    hold = f"import socket\ns = socket.create_connection(('echo.test', {port}))\nprint('up', flush=True)\nprint(s.recv(1))"
-    held = await parent.processes.start(["python3", "-c", hold], background=True)
-    await eventually(lambda: parent.egress.counters.open == 1, "the connection that is held")
+    held = await hold(parent, port)
     (child,) = await parent.fork()
     try:
         assert child.egress.policy == parent.egress.policy
         assert child.egress.secrets == [{"host": host, "header": "X-Key"}]
-        async with await child.processes.attach(held.id) as process:
+        async with await child.processes.attach(held) as process:
             rest = b"".join([output.data async for output in process])
         assert b"ConnectionResetError" in rest, "the child's copy of a connection was not closed"
         assert parent.egress.counters.open == 1, "the parent's own connection was lost"
@@ -115,14 +125,12 @@ async def test_sleep_snapshot_and_a_new_owner_keep_everything(make: CreateSandbo
     sandbox = await make(egress=["echo.test", "api.test"])
     await sandbox.egress.set_secret(host, "X-Key", "kept")
     ask = f"curl -sS -m 60 -o /dev/null -w '%{{http_code}}' https://{host}/echo"
-    hold = f"import socket\ns = socket.create_connection(('echo.test', {port}))\nprint(s.recv(1))"
-    held = await sandbox.processes.start(["python3", "-c", hold], background=True)
-    await eventually(lambda: sandbox.egress.counters.open == 1, "the connection that is held")
+    held = await hold(sandbox, port)
     await sandbox.hibernate()
     assert sandbox.egress.counters.open == 0
     await sandbox.egress.set_policy(["echo.test", "api.test", "other.test"])
     await sandbox.wake()
-    async with await sandbox.processes.attach(held.id) as process:
+    async with await sandbox.processes.attach(held) as process:
         assert b"ConnectionResetError" in b"".join([output.data async for output in process])
     assert await said(sandbox, reach("other.test", port)) == "hello"
     assert await said(sandbox, ask) == "200" and api.requests[-1]["headers"]["x-key"] == "kept"

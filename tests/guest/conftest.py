@@ -6,6 +6,7 @@ import asyncio
 import getpass
 import socket
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
@@ -140,8 +141,9 @@ async def guest(tmp_path: Path, work: str) -> AsyncIterator[Guest]:
     home, etc = tmp_path / "home", tmp_path / "etc"
     home.mkdir()
     etc.mkdir()
-    for folder in (home, *tmp_path.parents[:2], tmp_path):
-        folder.chmod(0o755)
+    for folder in (home, tmp_path, *tmp_path.parents):
+        if folder.is_relative_to(Path(tempfile.gettempdir())) and folder != Path(tempfile.gettempdir()):
+            folder.chmod(0o755)
     ours, theirs = socket.socketpair()
     places = [str(home), str(etc), work, str(tmp_path / "venv")]
     argv = [sys.executable, "-m", "tests.guest.agent", str(theirs.fileno()), getpass.getuser(), *places]
