@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from belljar.errors import (
+    BelljarError,
     DeadlineExceeded,
     HostBusy,
     HostDiskShort,
@@ -52,6 +53,11 @@ class Running:
     machine: Machine
     link: Link | None  # a paused guest cannot agree on a session
     lock: int
+
+    def break_off(self, why: BelljarError) -> None:
+        """Whoever waits for an answer gets this instead."""
+        if self.link:
+            self.link.fail(why)
 
     async def detach(self) -> None:
         """Let go; the machine lives on."""

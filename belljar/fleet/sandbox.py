@@ -280,6 +280,7 @@ class Sandbox:
     async def _fall_asleep(self) -> None:
         await self._note("hibernated", durable=True)
         if held := await self._let_go():
+            held.break_off(WrongState(f"sandbox {self.id} was put to sleep meanwhile; what runs in it goes on when it is woken"))
             await held.kill()
 
     async def wake(self) -> None:
@@ -305,6 +306,7 @@ class Sandbox:
     async def abandon(self) -> None:
         """End the machine if this handle has it."""
         if running := await self._let_go():
+            running.break_off(SandboxGone(f"sandbox {self.id} was ended meanwhile"))
             await running.kill()
 
     # -- looking ------------------------------------------------------------------------------------------------------------

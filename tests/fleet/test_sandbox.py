@@ -255,6 +255,24 @@ async def test_a_guest_that_powers_off_is_reported_with_its_last_words(sandbox: 
     assert record.state == "dead" and record.reason
 
 
+async def test_who_waits_for_a_program_is_told_that_its_sandbox_was_put_to_sleep_or_ended(sandbox: Sandbox) -> None:
+    async def waiting(number: int) -> asyncio.Task[object]:
+        task: asyncio.Task[object] = asyncio.create_task(sandbox.processes.run(["sleep", str(number)], timeout_s=600))
+        await said(sandbox, f"until pgrep -fx 'sleep {number}'; do sleep 0.05; done")
+        return task
+
+    first = await waiting(5001)
+    await sandbox.hibernate()
+    with pytest.raises(WrongState, match="put to sleep meanwhile"):
+        await first
+    await sandbox.wake()
+    assert await said(sandbox, "pgrep -fxc 'sleep 5001'") == "1", "what ran did not go on"
+    second = await waiting(5002)
+    await sandbox.kill()
+    with pytest.raises(SandboxGone, match="was ended meanwhile"):
+        await second
+
+
 async def test_moves_at_the_same_time_follow_one_another(sandbox: Sandbox) -> None:
     """Each finds what the one before has made of the machine, not what was there when it was asked for."""
     await said(sandbox, "echo kept > /workspace/f")

@@ -84,7 +84,8 @@ async def _admit(connection: HTTPConnection, sandbox_id: str, port: int, path: b
     if workspace := await service.previews.find_public(sandbox_id, port):
         return Admission(workspace, PUBLIC)
     if token := _own_token(connection):
-        workspace = service.workspace((await service.access.check(token)).workspace)
+        connection.scope["caller"] = caller = await service.access.check(token)
+        workspace = service.workspace(caller.workspace)
         await workspace.get(sandbox_id)
         return Admission(workspace)
     if from_query := connection.query_params.get(LINK_PARAMETER.decode()):

@@ -117,3 +117,16 @@ def test_the_end_of_a_sandbox_ends_everything(api: Api, server: Server, make: Ma
             for _ in pieces:
                 pass
     assert requests.get(made["url"], timeout=TIMEOUT_S).status_code == 401
+
+
+def test_a_revoked_token_is_cut_off_at_previews_too(api: Api, server: Server, web: pandastack.Sandbox, visitor: Visitor) -> None:
+    made = api("POST", "/v1/me/tokens", json={"label": "leaked"}).json()
+    token = {"Authorization": f"Bearer {made['token']}"}
+    with (
+        dial(server, "/ws", visitor.host, additional_headers=token) as by_host,
+        dial(server, f"/v1/sandboxes/{web.id}/proxy/{PORT}/ws", additional_headers=token) as by_path,
+    ):
+        greet(by_host, by_path)
+        assert api("DELETE", f"/v1/me/tokens/{made['prefix']}").status_code == 204
+        how_it_ended(by_host)
+        how_it_ended(by_path)
