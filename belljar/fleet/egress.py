@@ -12,7 +12,7 @@ from belljar.egress.log import Connection, Counters
 from belljar.egress.outlet import Outlet
 from belljar.egress.policy import Limits, Policy, parse_policy
 from belljar.egress.secrets import Secrets
-from belljar.errors import BelljarError, InvalidInput, WrongState
+from belljar.errors import BelljarError, DeadlineExceeded, InvalidInput, WrongState
 from belljar.fleet.context import Context
 from belljar.fleet.launching import ANSWER_DEADLINE_S
 from belljar.store.db import SandboxRecord
@@ -20,6 +20,8 @@ from belljar.vm.link import Link
 
 # What is moved in between is not counted if the owner is killed.
 SAVE_USAGE_S = 15.0
+# The guest's answer, and the making of an authority on a busy host.
+READY_DEADLINE_S = ANSWER_DEADLINE_S + 30.0
 CUT_FOR_SECRETS = "the secrets for this host were changed"
 
 
@@ -150,7 +152,11 @@ class Egress:
     async def ready(self) -> None:
         """Wait until a new guest trusts what its secrets need. Without secrets there is nothing to wait for."""
         if self._outlet.secrets:
-            await self._told.wait()
+            try:
+                async with asyncio.timeout(READY_DEADLINE_S):
+                    await self._told.wait()
+            except TimeoutError:  # whoever serves the network is gone: the sandbox was killed at the same moment
+                raise DeadlineExceeded("the guest could not be told whom to trust") from None
             if self._distrust is not None:
                 raise self._distrust
 
