@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from belljar.errors import AgentProtocol, InvalidInput, PortClosed, SandboxError, Unauthorized
+from belljar.errors import AgentProtocol, InvalidInput, PortClosed, SandboxError, Unauthorized, WrongState
 from belljar.fleet.ports import ListeningPort, Ports
 from belljar.fleet.process import LinkProvider
 from belljar.fleet.sandbox import Sandbox
@@ -244,7 +244,7 @@ async def test_ports_of_a_sandbox_through_fork_and_sleep(create: CreateSandbox) 
         assert await before.read() == b"5"
     async with await sandbox.ports.connect(7070) as cut:
         await sandbox.hibernate()
-        with pytest.raises(SandboxError):
+        with pytest.raises(WrongState, match="put to sleep"):
             await cut.read()
     await sandbox.wake()
     assert await counted(sandbox, 20) == 20
