@@ -165,6 +165,7 @@ def test_systemd_is_told_and_only_the_server_ends(own_home: Path, tmp_path: Path
 CONFINED = """
 mount --make-rprivate / && mount -o remount,bind,ro / && mount -t tmpfs tmpfs /tmp || exit 77
 mount --bind "$1" "$1" && mount -o remount,bind,rw "$1" || exit 77
+[ -e "$PYTHONPATH" ] || { echo "the code itself is in /tmp" >&2; exit 77; }
 touch /etc/belljar-was-here 2>/dev/null && exit 1
 cd / && shift && exec setpriv --no-new-privs "$@"
 """
