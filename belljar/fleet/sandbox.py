@@ -169,8 +169,7 @@ class Sandbox:
             ended.cancel()
         log.warning("sandbox %s ended: %s", self.id, reason)
         self._running, self._watcher = None, None
-        if running.link:
-            running.link.fail(SandboxGone(f"sandbox {self.id} ended: {reason}"))
+        running.break_off(SandboxGone(f"sandbox {self.id} ended: {reason}"))
         try:
             await running.kill()
             await self._fleet.bury(self.id, reason)

@@ -130,16 +130,10 @@ class Starts:
         )
         starts = [asyncio.create_task(self.launch(origin, wish, parent.disk_mib)) for _ in range(count)]
         try:
-            outcomes = await asyncio.gather(*starts, return_exceptions=True)
-        except asyncio.CancelledError:  # as are those that were not done yet
+            return await asyncio.gather(*starts)
+        except BaseException:
             await _end_children(starts)
             raise
-        children = [child for child in outcomes if isinstance(child, Sandbox)]
-        failures = [problem for problem in outcomes if isinstance(problem, BaseException)]
-        if failures:
-            await _end_children(starts)
-            raise failures[0]
-        return children
 
 
 async def _end_children(starts: list[asyncio.Task[Sandbox]]) -> None:

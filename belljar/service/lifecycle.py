@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from belljar.errors import BelljarError, DeadlineExceeded
 from belljar.fleet.sandbox import Sandbox
 from belljar.service.background import catch_up
-from belljar.service.workspace import Workspace
+from belljar.service.workspace import ASKED_FOR, Workspace
 from belljar.store.db import SandboxRecord
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,6 @@ log = logging.getLogger(__name__)
 # A guest that does not answer within this time is busy, whatever with.
 ASK_DEADLINE_S = 15.0
 LAST_EVENTS = 20
-ASKED_FOR = "it was asked for"
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from belljar.store.db import Records, SandboxRecord, SnapshotRecord
 from belljar.store.events import EventRecord
 from belljar.store.pages import Page
 
+ASKED_FOR = "it was asked for"
 # What a sandbox can be seen as; before and after that it is not there.
 VISIBLE = ("running", "paused", "hibernated", "dead")
 
@@ -107,7 +108,7 @@ class Workspace:
             page=page,
         )
 
-    async def kill(self, sandbox_id: str, reason: str = "it was asked for") -> None:
+    async def kill(self, sandbox_id: str, reason: str = ASKED_FOR) -> None:
         """End a sandbox. Doing it again is no error; an id that was never this workspace's is SandboxNotFound."""
         try:
             record = await self.get(sandbox_id)
@@ -169,7 +170,7 @@ class Workspace:
     async def resume(self, sandbox_id: str) -> None:
         await self._move(sandbox_id, "resume", "sandbox.resumed")
 
-    async def hibernate(self, sandbox_id: str, reason: str = "it was asked for") -> None:
+    async def hibernate(self, sandbox_id: str, reason: str = ASKED_FOR) -> None:
         await self._move(sandbox_id, "hibernate", "sandbox.hibernated", reason=reason)
 
     async def wake(self, sandbox_id: str) -> None:
@@ -179,7 +180,7 @@ class Workspace:
         async with self.parts.activity.lock(sandbox_id):
             sandbox = self.handle(await self.get(sandbox_id))
             if sandbox.record.state not in ("running", "paused"):
-                await self._wake(sandbox, "it was asked for")
+                await self._wake(sandbox, ASKED_FOR)
 
     async def _move(self, sandbox_id: str, move: str, kind: str, **payload: Any) -> None:
         await self.get(sandbox_id)

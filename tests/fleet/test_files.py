@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from belljar.errors import (
 )
 from belljar.fleet import transfer
 from belljar.fleet.files import FileEvent, Files
+from tests.calling_off import Gate
 from tests.fleet.scripted_guest import GuestChannel, Script, ScriptedGuest, answers
 from tests.guest.conftest import Guest
 
@@ -257,25 +257,18 @@ async def test_a_full_host_disk_is_the_hosts_error(
 async def test_a_download_that_is_called_off_writes_nothing_afterwards(
     real_files: Files, agent: Guest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    began, may_end = threading.Event(), threading.Event()
+    gate = Gate()
     written: list[str] = []
 
     def slow(fd: int, data: bytes) -> None:
-        began.set()
-        assert may_end.wait(60), "nobody let the write end"
+        gate.wait()
         written.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
 
     await real_files.write(f"{agent.home}/f", b"x")
     target = tmp_path / "t"
     target.mkdir()
     monkeypatch.setattr(transfer, "_write_all", slow)
-    downloading = asyncio.create_task(real_files.download(f"{agent.home}/f", target / "f"))
-    assert await asyncio.to_thread(began.wait, 60), "nothing was downloaded"
-    downloading.cancel()
-    await asyncio.sleep(0.05)
-    may_end.set()
-    with pytest.raises(asyncio.CancelledError):
-        await downloading
+    await gate.call_off(asyncio.create_task(real_files.download(f"{agent.home}/f", target / "f")))
     assert len(written) == 1 and written[0].startswith(str(target)), "the guest's bytes went to a descriptor that was closed"
     assert list(target.iterdir()) == []
 

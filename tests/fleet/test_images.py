@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
-
-import pytest
 
 from belljar.fleet.images import ImageCache
 from belljar.vm.memory import MemoryImage, new_memory, no_pages, seal
 from belljar.vm.spec import PAGE
+from tests.calling_off import Gate
 
 
 def make_image() -> MemoryImage:
@@ -32,21 +30,15 @@ async def test_many_who_ask_at_once_share_one_load() -> None:
 
 
 async def test_a_load_whose_caller_is_cancelled_leaves_no_memory_behind() -> None:
-    cache, began, may_end = ImageCache(), threading.Event(), threading.Event()
+    cache, gate = ImageCache(), Gate()
     made: list[MemoryImage] = []
 
     def load() -> MemoryImage:
         made.append(make_image())
-        began.set()
-        assert may_end.wait(60), "nobody let the load end"
+        gate.wait()
         return made[0]
 
-    asking = asyncio.create_task(cache.get("a", load))
-    assert await asyncio.to_thread(began.wait, 60), "the load did not begin"
-    asking.cancel()
-    may_end.set()
-    with pytest.raises(asyncio.CancelledError):
-        await asking
+    await gate.call_off(asyncio.create_task(cache.get("a", load)))
     assert made[0].fd == -1, "the image is still open, and nobody can close it any more"
     again = await cache.get("a", make_image)
     assert os.fstat(again.fd).st_size == PAGE

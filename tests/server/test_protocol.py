@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest_asyncio
 import uvicorn
 
 from belljar.server import protocol
+from tests.server.serving import serving
 
 # More than the buffers of a connection's two ends hold.
 MUCH = 64 * 1024 * 1024
@@ -35,12 +35,8 @@ async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
     monkeypatch.setattr(protocol, "LAST_WORD_S", 0.1)
     monkeypatch.setattr(protocol, "STALLED_S", 0.5)
     config = uvicorn.Config(app, http=protocol.InterimProtocol, ws="none", lifespan="off", log_config=None, timeout_keep_alive=1)
-    server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        serving = asyncio.create_task(server._serve(sockets=[listener]))
-        yield listener.getsockname()[1]
-        server.should_exit = True
-        await serving
+    async with serving(config) as number:
+        yield number
 
 
 async def ending(port: int, *pieces: bytes, pause_s: float = 0.0) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import struct
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
@@ -15,6 +14,7 @@ import uvicorn
 
 from belljar.server.protocol import HANG_UP, InterimProtocol
 from belljar.server.socketprotocol import BoundedSocketProtocol
+from tests.server.serving import serving
 
 TEXT, BINARY, PING, PONG, CONTINUED = 1, 2, 9, 10, 0
 UPGRADE = (
@@ -48,12 +48,8 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 @pytest_asyncio.fixture
 async def port() -> AsyncIterator[int]:
     config = uvicorn.Config(app, http=InterimProtocol, ws=Recorded, lifespan="off", log_config=None, ws_ping_interval=None)
-    server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        serving = asyncio.create_task(server._serve(sockets=[listener]))
-        yield listener.getsockname()[1]
-        server.should_exit = True
-        await serving
+    async with serving(config) as number:
+        yield number
 
 
 async def opened(port: int, path: str = "/") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

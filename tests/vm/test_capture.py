@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from belljar.vm import capture as module
 from belljar.vm import memory
 from belljar.vm.spec import PAGE
+from tests.calling_off import Gate
 
 
 class StillMachine:
@@ -39,13 +39,12 @@ class StillMachine:
 async def test_its_memory_stays_open_until_the_last_page_is_written(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    began, may_end = threading.Event(), threading.Event()
+    gate = Gate()
     written: list[str] = []
 
     def slow(*given: Any) -> None:
         target = given[-1]
-        began.set()
-        assert may_end.wait(60), "nobody let the copy end"
+        gate.wait()
         written.append(os.readlink(f"/proc/self/fd/{target}"))
 
     monkeypatch.setattr(module, "private_pages", lambda ram: memory.no_pages(PAGE))
@@ -53,12 +52,6 @@ async def test_its_memory_stays_open_until_the_last_page_is_written(
     monkeypatch.setattr(module, step, slow)
     base = memory.MemoryImage(memory.seal(memory.new_memory(PAGE)), PAGE, memory.no_pages(PAGE))
     machine: Any = StillMachine()
-    taking = asyncio.create_task(module.capture(machine, base, tmp_path, None))
-    assert await asyncio.to_thread(began.wait, 60), "the copy did not begin"
-    taking.cancel()
-    await asyncio.sleep(0.05)
-    may_end.set()
-    with pytest.raises(asyncio.CancelledError):
-        await taking
+    await gate.call_off(asyncio.create_task(module.capture(machine, base, tmp_path, None)))
     base.close()
     assert [name.split(" ")[0] for name in written] == ["/memfd:belljar-ram"], "the copy went on with a descriptor that was closed"

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 
 import pytest
 
 from belljar.vm.finishing import finish, in_thread
+from tests.calling_off import Gate
 
 
-class Slow:
+class Slow(Gate):
     """Work in a thread that goes on until it is let."""
 
     def __init__(self, outcome: object) -> None:
-        self.began, self.may_end = threading.Event(), threading.Event()
+        super().__init__()
         self.ended = False
         self._outcome = outcome
 
     def __call__(self) -> object:
-        self.began.set()
-        assert self.may_end.wait(60), "nobody let the work end"
+        self.wait()
         self.ended = True
         if isinstance(self._outcome, Exception):
             raise self._outcome
         return self._outcome
-
-
-async def until_began(work: Slow) -> None:
-    assert await asyncio.to_thread(work.began.wait, 60), "the work did not begin"
 
 
 async def test_results_and_failures_come_through() -> None:
@@ -40,7 +35,7 @@ async def test_results_and_failures_come_through() -> None:
 async def test_a_cancelled_caller_leaves_when_the_work_has_ended_and_undoes_it() -> None:
     work, undone = Slow("made"), []
     caller = asyncio.create_task(in_thread(work, undo=undone.append))
-    await until_began(work)
+    await work.until_began()
     for _ in range(3):  # however often it is told to
         caller.cancel()
         await asyncio.sleep(0.01)
@@ -54,7 +49,7 @@ async def test_a_cancelled_caller_leaves_when_the_work_has_ended_and_undoes_it()
 async def test_work_that_fails_after_its_caller_was_cancelled_is_not_undone() -> None:
     work, undone = Slow(OSError("no")), []
     caller = asyncio.create_task(in_thread(work, undo=undone.append))
-    await until_began(work)
+    await work.until_began()
     caller.cancel()
     work.may_end.set()
     with pytest.raises(asyncio.CancelledError):
